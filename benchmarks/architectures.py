@@ -1,6 +1,6 @@
 """Architectures that others wrote: are all activations seen, does a swap undo, is the exported file right?
 
-    python benchmarks/architectures.py                  those that the record lacks, each in a process of its own: an hour
+    python benchmarks/architectures.py                  those that the record lacks, each in a process: hours
     python benchmarks/architectures.py bert vit         some of them, as substrings of their names
     python benchmarks/architectures.py --again          all of them anew
 
@@ -79,24 +79,26 @@ def small(config: Any, depth: int = 0) -> Any:
     for name, value in list(vars(config).items()):
         if hasattr(value, "to_dict") and depth < 3:
             small(value, depth + 1)
-        size = next((size for part, size in SIZES.items() if part in name), None)
-        if size is None or isinstance(value, bool) or "token" in name:
-            continue
         with contextlib.suppress(Exception):  # some are properties
-            if isinstance(value, int) and value > size:
-                setattr(config, name, size)
-            elif isinstance(value, (list, tuple)) and value and all(type(n) is int for n in value):
-                setattr(config, name, type(value)(min(n, size) for n in value))
-    for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
-        value = getattr(config, name, None)
-        if isinstance(value, int) and value >= SIZES["vocab"]:
-            setattr(config, name, 1)
-    for name, value in (("image_size", 64), ("patch_size", 16), ("use_cache", False)):
-        if isinstance(getattr(config, name, None), int) and getattr(config, name) > value:
-            setattr(config, name, value)
+            setattr(config, name, _small(name, value))
     if isinstance(getattr(config, "layer_types", None), list):
         config.layer_types = config.layer_types[: SIZES["num_hidden_layers"]]
     return config
+
+
+def _small(name: str, value: Any) -> Any:
+    """Return what a size of a configuration is made; everything else as it is."""
+    if name.endswith("_token_id"):
+        return 1 if isinstance(value, int) and value >= SIZES["vocab"] else value
+    largest = {"image_size": 64, "patch_size": 16}.get(name)
+    size = next((size for part, size in SIZES.items() if part in name), None) if largest is None else largest
+    if name == "use_cache":
+        return False
+    if size is None or isinstance(value, bool) or "token" in name:
+        return value
+    if isinstance(value, (list, tuple)) and value and all(type(n) is int for n in value):
+        return type(value)(min(n, size) for n in value)
+    return min(value, size) if isinstance(value, int) else value
 
 
 def of_transformers(name: str) -> nn.Module:
@@ -319,7 +321,7 @@ def measure(name: str) -> dict[str, Any]:
 def _in_a_process(name: str) -> dict[str, Any]:
     command = [sys.executable, __file__, "--one", name]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
         return {"name": name, "ours_error": f"more than {SECONDS} seconds"}
     line = done.stdout.rpartition("ROW ")[2]

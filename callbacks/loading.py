@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.checkpoint_file import loading, read_checkpoint
 from lit_gelu.callbacks.swap.run import ACTIVATIONS_KEY, Checkpoint, registry_for
-from lit_gelu.callbacks.trainer import as_batch, callbacks_of
+from lit_gelu.callbacks.trainer import as_batch
 from lit_gelu.errors import CheckpointError, message_of
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.surgery.activation_record import restore_activations
@@ -111,12 +111,6 @@ def _subclasses(cls: type[LightningModule]) -> Iterator[type[LightningModule]]:
     for subclass in cls.__subclasses__():
         yield subclass
         yield from _subclasses(subclass)
-
-
-def best_checkpoint(trainer: Trainer) -> str:
-    """Return the ``best_model_path`` of the first callback that has one; empty if there is none."""
-    paths = (str(getattr(callback, "best_model_path", "") or "") for callback in callbacks_of(trainer))
-    return next((path for path in paths if path), "")
 
 
 def module_of_checkpoint(

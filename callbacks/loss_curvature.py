@@ -51,12 +51,8 @@ SAVED_ELEMENTS = 10_000_000
 Fraction = float | Literal["auto"] | None
 
 
-@dataclass(frozen=True)
-class ProbePart:
-    """A batch, or a part of one, that the loss is probed with."""
-
-    batch: Any  # what ``training_step`` takes
-    examples: int  # the number of examples in it; 1 where that cannot be determined
+ProbePart = tuple[Any, int]
+"""A batch, or a part of one, as ``training_step`` takes it, and how many examples it has; 1 where nobody can tell."""
 
 
 class ProbeBatches:
@@ -115,7 +111,7 @@ class ProbeBatches:
         """Return the part to be probed, with tensors of its own: it does not hold the whole in memory."""
         size = part_size(batch, self.fraction, LEAST_EXAMPLES if self.is_default else 2) or 1
         part = batch if self.fraction is None else take_examples(batch, size)
-        return ProbePart(clone_batch(part), size)
+        return clone_batch(part), size
 
 
 @dataclass(frozen=True)
@@ -325,20 +321,20 @@ class LossCurvatureMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, pending: _PendingEvent, batch_idx: int
     ) -> tuple[LossMeasurement, int]:
         settings, event, plugin = self.settings, self.schedule.events, trainer.precision_plugin
-        parts = self.batches.take(trainer, pending.kept, settings.seed)
+        batches, samples = zip(*self.batches.take(trainer, pending.kept, settings.seed), strict=True)
         probe = LossProbe(
             pl_module,
-            [part.batch for part in parts],
+            batches,
             mode=settings.mode,
             seed=(settings.seed * 1_000_003 + event) * 65_537 + trainer.global_rank,
             batch_idx=batch_idx,
             precision=None if isinstance(plugin, MixedPrecision) else plugin.forward_context,
-            samples=[part.examples for part in parts],
+            samples=samples,
         )
         reduce = sum_over_ranks if trainer.world_size > 1 else None
         with probe:
             measured = measure_loss(probe, settings, self._vectors, event=event, before=pending.before, reduce=reduce)
-        return measured, sum(probe.samples)
+        return measured, sum(samples)
 
     def _warn_once(self, sentence: str, key: str = "") -> None:
         """Warn of what will be the same at every event, known by a key or by the sentence itself."""

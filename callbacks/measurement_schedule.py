@@ -7,8 +7,8 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lit_gelu.arguments import is_count
-from lit_gelu.callbacks.trainer import is_trial_run, logged_step, steps_of_epoch, steps_of_run
+from lit_gelu.arguments import check_count, is_count
+from lit_gelu.callbacks.trainer import is_trial_run, logged_step, steps_of_run
 from lit_gelu.errors import ArgumentError
 
 
@@ -31,8 +31,7 @@ class MeasurementSchedule:
         if way_count > 1:
             raise ArgumentError(f"{every_n_steps=}, {every_n_epochs=}, {at_steps=}: give one.")
         for name, number in (("every_n_steps", every_n_steps), ("every_n_epochs", every_n_epochs)):
-            if number is not None and not is_count(number, 1):
-                raise ArgumentError(f"{name}={number!r} is not accepted. Give a positive integer.")
+            check_count(name, 1 if number is None else number, 1)
         steps = None
         if at_steps is not None:
             steps = frozenset(at_steps) if isinstance(at_steps, Iterable) else frozenset()
@@ -72,7 +71,9 @@ class MeasurementSchedule:
             return
         steps, epochs, every = steps_of_run(trainer), trainer.max_epochs, self.every_n_epochs
         if every is not None:
-            first = every * steps_of_epoch(trainer) if trainer.lightning_module.automatic_optimization else math.inf
+            of_epoch = trainer.num_training_batches / trainer.accumulate_grad_batches  # infinite if nobody knows
+            is_countable = trainer.lightning_module.automatic_optimization and math.isfinite(of_epoch)
+            first = every * math.ceil(of_epoch) if is_countable else math.inf
             never = (epochs is not None and 0 <= epochs < every) or steps < first < math.inf
         else:
             never = steps < (self.every_n_steps or 0) or (self.at_steps is not None and steps <= min(self.at_steps))

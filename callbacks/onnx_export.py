@@ -11,9 +11,9 @@ from torch import nn
 from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.loading import best_checkpoint, module_of_checkpoint
+from lit_gelu.callbacks.loading import module_of_checkpoint
 from lit_gelu.callbacks.swap.run import registry_for
-from lit_gelu.callbacks.trainer import is_trial_run, log_figures, refuse_mixed_packages, shards_parameters
+from lit_gelu.callbacks.trainer import callbacks_of, is_trial_run, log_figures, refuse_mixed_packages, shards_parameters
 from lit_gelu.errors import ArgumentError, ExportError, ParityError, UnsupportedRunError
 from lit_gelu.sandbox import isolated_random_state
 
@@ -90,12 +90,6 @@ class OnnxExport(Callback):
         self.exported: ExportReport | None = None
         self.parity: ParityReport | None = None
 
-    @property
-    @override
-    def state_key(self) -> str:
-        """A name of its own for each file: a Trainer may have several of these."""
-        return self._generate_state_key(path=self.path, options=self.options)
-
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse before training what would fail after it."""
@@ -112,9 +106,7 @@ class OnnxExport(Callback):
             )
         if self.preprocessing is False:
             sample_of(pl_module, self.input_sample)
-        elif self.preprocessing is True and not callable(
-            getattr(getattr(trainer, "datamodule", None), "preprocessing", None)
-        ):
+        elif self.preprocessing is True and not hasattr(getattr(trainer, "datamodule", None), "preprocessing"):
             raise UnsupportedRunError(
                 "OnnxExport(preprocessing=True) needs a data module with preprocessing(). Give trainer.fit one, or the "
                 "module itself as preprocessing=."
@@ -147,7 +139,8 @@ class OnnxExport(Callback):
         """Write, prove and log."""
         from lit_gelu.export import check_parity, export_onnx, write_proof
 
-        best = best_checkpoint(trainer)
+        paths = (getattr(callback, "best_model_path", "") for callback in callbacks_of(trainer))
+        best = str(next(filter(None, paths), ""))
         module: nn.Module = pl_module
         if best:
             sample = self.input_sample if self.preprocessing in (None, False) else None  # else it is raw pixels

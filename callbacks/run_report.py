@@ -90,7 +90,7 @@ class RunReport(Callback):
             return
         folder = trainer.log_dir or trainer.default_root_dir  # asks all ranks, so not on rank 0 alone
         self._target = Path(self.path) if self.path else Path(folder) / FILE_NAME
-        self._at_start = self._activations(pl_module)
+        self._at_start = record_activations(pl_module, registry_for(pl_module, []), name_opaque=True)
         if trainer.is_global_zero:
             require_writable(self._target)
             self._environment = environment()
@@ -135,9 +135,6 @@ class RunReport(Callback):
             temporary.write_text(page(self.report), encoding="utf-8", newline="\n")
         self.written = self._target
 
-    def _activations(self, pl_module: LightningModule) -> ActivationRecord:
-        return record_activations(pl_module, registry_for(pl_module, []), name_opaque=True)
-
     def _run(
         self, trainer: Trainer, pl_module: LightningModule, keeper: FigureKeeper, seconds: float | None
     ) -> ReportedRun:
@@ -146,7 +143,8 @@ class RunReport(Callback):
         swaps = tuple(swap.record.event() for swap in swaps_of(trainer) if swap.record is not None)
         # A call is a site from its swap on; that says what was there before.
         replaced = {change.site: change.old for swap in reversed(swaps) for change in swap.changes}
-        starts, ends = {**replaced, **self._at_start}, self._activations(pl_module)
+        starts = {**replaced, **self._at_start}
+        ends = record_activations(pl_module, registry_for(pl_module, []), name_opaque=True)
         names = dict.fromkeys([*self._at_start, *ends])
         sites = tuple(SiteActivations(name, starts.get(name, ""), ends.get(name, "")) for name in names)
         if seconds is None and before is not None:  # a test, perhaps of a checkpoint from before a swap

@@ -69,12 +69,6 @@ def steps_of_run(trainer: Trainer) -> float:
         return math.inf
 
 
-def steps_of_epoch(trainer: Trainer) -> float:
-    """Return how many optimizer steps an epoch has, one for each batch or accumulation; infinite if nobody knows."""
-    steps = trainer.num_training_batches / trainer.accumulate_grad_batches
-    return math.ceil(steps) if math.isfinite(steps) else steps
-
-
 def logged_step(trainer: Trainer) -> int:
     """Return the step under which Lightning logs the batch at hand: those before it, one a batch."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped
@@ -135,12 +129,12 @@ class FigureKeeper(DummyLogger):
         self.hyper_parameters |= params if isinstance(params, dict) else vars(params)
 
 
-def require_logger(trainer: Trainer, callback: str, remedy: str = "") -> None:
-    """Refuse a Trainer without logger; ``remedy`` ends the sentence that says what else would help."""
+def require_logger(trainer: Trainer, callback: str) -> None:
+    """Refuse a Trainer without logger."""
     if not trainer.loggers and not any(getattr(each, "keeps_figures", False) for each in callbacks_of(trainer)):
         raise UnsupportedRunError(
             f"{callback} has nowhere to log to: Trainer(logger=False). Give the Trainer a logger, such as logger=True "
-            f"or CSVLogger('runs'), or the callback RunReport{remedy}."
+            "or CSVLogger('runs'), or the callback RunReport."
         )
 
 
@@ -174,11 +168,11 @@ def log_texts(trainer: Trainer, texts: Mapping[Path, str]) -> None:
             logger.log_hyperparams(named)
 
 
-def log_figure(trainer: Trainer, path: Path, figure: "Figure", step: int | None = None) -> None:
+def log_figure(trainer: Trainer, path: Path, figure: "Figure") -> None:
     """Write a plot to every logger: as image to TensorBoard, Weights & Biases and MLflow, else as a PNG file."""
     # The file lies beside the metrics.csv of a CSVLogger, named after the parts of the path:
     # curvature_loss_spectral_density.png; a later one of the same name takes its place. To be called on rank 0.
-    step = logged_step(trainer) if step is None else step
+    step = logged_step(trainer)
     for logger in trainer.loggers:
         name = logger.group_separator.join(path)
         if isinstance(logger, FigureKeeper):

@@ -26,7 +26,6 @@ from lit_gelu.sandbox import (
     equal,
     evaluation_mode,
     faithful_copy,
-    isolated_generators,
     isolated_random_state,
     preserved_state,
     side_pass,
@@ -219,21 +218,14 @@ class Trial:
 
 @torch.no_grad()
 def repeatable_outputs(flat: FlatModule, tensors: Sequence[Tensor]) -> tuple[list[tuple[str, Tensor]], list[str]]:
-    """Return a module's named outputs, and notes on what is in no file: parts of the output, writes to buffers.
-
-    It is left as it was.
-
-    Raises:
-        ExportError: If it draws random numbers, or reads what an earlier call wrote.
-    """
+    """Return named outputs, and notes on what is in no file; refuse a module that is random or has a memory."""
     model = flat.model
     with preserved_state(model) as state:
         before, parameters = _copies(model), {name for name, _ in model.named_parameters()}
         outputs, notes = _run(flat, tensors)
         if late := [name for name, _ in model.named_parameters() if name not in parameters]:
             raise ExportError(
-                f"{type(model).__name__} makes weights at its first call ({', '.join(map(repr, late[:3]))}). Call it "
-                "once before the export, so that they are its own."
+                f"{type(model).__name__} makes weights at its first call: {', '.join(late[:3])}. Call it once before."
             )
         between = _copies(model)
         repeated = [_run(flat, tensors)[0]]
@@ -263,8 +255,7 @@ def repeatable_outputs(flat: FlatModule, tensors: Sequence[Tensor]) -> tuple[lis
         raise ExportError(
             f"{type(model).__name__}.forward reads what an earlier call wrote "
             f"({', '.join(map(repr, carried or written))}), and a file has no memory. Take that state as an input of "
-            "forward and return the new one, and keep it outside the model; or let forward begin anew where "
-            "self.training is false."
+            "forward and return the new one; or let forward begin anew where self.training is false."
         )
     buffers = [repr(name) for name, _ in model.named_buffers() if name in carried]
     return outputs, [*notes, *([f"forward writes to {', '.join(buffers)}; the file does not."] if buffers else [])]
@@ -287,14 +278,12 @@ def random_message(model: nn.Module, where: str) -> str:
 def _run_on_others(flat: FlatModule, tensors: Sequence[Tensor]) -> None:
     """Run the module on other values of the same shapes: gaussian ones, or the same rows in another order."""
     generator = torch.Generator().manual_seed(0)
-    others = [
-        torch.randn(t.shape, generator=generator).to(t.dtype) if t.is_floating_point() else t.flip(0) for t in tensors
-    ]
-    with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]):
-        flat.run(others)
-        return
-    with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]):
-        flat.run([t.flip(0) for t in tensors])
+    flipped = [tensor.flip(0) for tensor in tensors]
+    drawn = [torch.randn(t.shape, generator=generator).to(t) if t.is_floating_point() else t.flip(0) for t in tensors]
+    for others in (drawn, flipped):
+        with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]):
+            flat.run(others)
+            return
 
 
 def _copies(model: nn.Module) -> dict[str, Tensor]:
@@ -329,8 +318,8 @@ def narrowed(flat: FlatModule) -> tuple[Call, list[str]]:
         return call, []
     names = ", ".join(call.names[place] for place in call.wide)
     if any(True for _ in flat.model.parameters()):  # else its activations would be in float64
-        with contextlib.suppress(Exception), preserved_state(flat.model), torch.no_grad(), isolated_generators([]):
-            flat.run([tensor.clone() for tensor in call.tensors])
+        with contextlib.suppress(Exception):
+            flat.tried(call.tensors)
             return call, []
     return call.narrowed(), [f"{names}: float64 in the sample; the file takes and computes float32."]
 
@@ -470,7 +459,6 @@ def approximate_(
         surgery.swap(flat, targets, sample, registry=registry)
     except SwapError as error:
         raise ArgumentError(
-            f"approximate={approximate!r} was asked for, but not every GELU of {type(flat.model).__name__} can be "
-            f"given that form, or it has none: {error} Use approximate='as_trained', or swap activations first "
-            "(lit_gelu.surgery.swap)."
+            f"approximate={approximate!r} was asked for, but not every GELU of {type(flat.model).__name__} can have "
+            f"that form, or it has none: {error} Use approximate='as_trained', or lit_gelu.surgery.swap first."
         ) from error

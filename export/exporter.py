@@ -36,8 +36,6 @@ from lit_gelu.export.inputs import (
     batch_sizes,
     named_shapes,
     open_sizes,
-    sample_of,
-    take_apart,
 )
 from lit_gelu.export.lowering.lowering_table import mark, unmark
 from lit_gelu.export.lowering.policy import DEFAULT_OPSET
@@ -61,7 +59,7 @@ from lit_gelu.export.open_axes import (
     runs_at_other_sizes,
     without_nested_tensors_,
 )
-from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
+from lit_gelu.export.preprocessing import describe, sample_call
 from lit_gelu.export.trace import trace
 from lit_gelu.files import require_writable
 
@@ -208,13 +206,8 @@ def export_onnx(
     )
     require_writable(path)
     registry = registry_or_default(registry)
-    if preprocessing is None:
-        sample, twin = sample_of(model, input_sample), evaluation_copy(model)
-        flat = FlatModule(twin, take_apart(twin, sample), softmax=options.softmax)
-    else:
-        twin = evaluation_copy(model)
-        call = raw_call(twin, preprocessing, input_sample)
-        flat = FlatModule(twin, call, preprocessing_copy(preprocessing, call), softmax=options.softmax)
+    twin = evaluation_copy(model)
+    flat = FlatModule(twin, *sample_call(twin, preprocessing, input_sample), softmax=options.softmax)
     weights = weights_digest(twin)
     caller = flat.call
     flat.call, narrow = narrowed(flat)
@@ -238,17 +231,15 @@ def export_onnx(
     untried += graph.meta.get(BOUNDS, []) + require_alike(graph, flat, elsewhere, marked, registry)
     lowered = lower(graph, marked, options, registry, specs)
     _require_forms(lowered.sites, options.approximate)
-    about = {
-        "model_class": class_path(model),
-        "opset": lowered.opset,
-        "sites": _all_sites(specs, lowered.sites),
-        "preprocessing": "" if preprocessing is None else describe(preprocessing),
-        "notes": (*lowered.notes, *([ROWS_DEPEND] if dependent else [])),
-        "rows_depend": dependent,
-        "weights": weights,
-        "dynamic_shapes": recorded_sizes(graph, flat.call),
-    }
-    metadata = FileMetadata(**{**vars(options), **about})
+    metadata = FileMetadata(
+        **(vars(options) | {"opset": lowered.opset, "dynamic_shapes": recorded_sizes(graph, flat.call)}),
+        model_class=class_path(model),
+        sites=_all_sites(specs, lowered.sites),
+        preprocessing="" if preprocessing is None else describe(preprocessing),
+        notes=(*lowered.notes, *([ROWS_DEPEND] if dependent else [])),
+        rows_depend=dependent,
+        weights=weights,
+    )
     strip_origin(graph)
     graph.metadata_props.update(metadata.to_properties())
     save_model(graph, path)
@@ -288,8 +279,7 @@ def _require_labels_fit(options: ExportOptions, trial: Trial) -> None:
         )
     if options.labels and len(options.labels) != output.shape[-1]:
         raise ArgumentError(
-            f"labels= has {len(options.labels)} names, and the last dimension of {name!r} has {output.shape[-1]} "
-            "values. Give one name for each."
+            f"labels= has {len(options.labels)} names for {output.shape[-1]} values of {name!r}: one each."
         )
 
 

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from lit_gelu.errors import ArgumentError, ModelInputError, shown
 from lit_gelu.export.object_tensors import ObjectsOfCall, TensorName, closed, opened
-from lit_gelu.sandbox import holds_tensors, input_sample_of
+from lit_gelu.sandbox import holds_tensors, input_sample_of, isolated_generators, preserved_state
 
 if TYPE_CHECKING:
     from lit_gelu.export.input_kinds import Kind
@@ -159,9 +159,7 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
     positions = tuple(i for i, (_, leaf) in enumerate(paths) if isinstance(leaf, Tensor))
     tensors = tuple(plain_tensor(paths[i][1]) for i in positions)
     if not tensors or tensors[0].ndim == 0 or tensors[0].shape[0] == 0:
-        raise ModelInputError(
-            "The input sample needs a tensor whose first dimension is the batch, with at least one row."
-        )
+        raise ModelInputError("The input sample needs a tensor whose first dimension is the batch, of one row or more.")
     names = _names([paths[i][0] for i in positions], signature)
     complex_ones = [name for name, tensor in zip(names, tensors, strict=True) if tensor.is_complex()]
     if complex_ones:
@@ -291,6 +289,12 @@ class FlatModule(nn.Module):
         """Call the module."""
         return self.called(self.model, self.fed(tensors))
 
+    @torch.no_grad()
+    def tried(self, tensors: Sequence[Tensor]) -> Any:
+        """Call the module on copies, and leave it and the generators of random numbers as they were."""
+        with preserved_state(self.model), isolated_generators([]):
+            return self.run([tensor.clone() for tensor in tensors])
+
     def fed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return what the module gets: the tensors, the first one behind the preprocessing."""
         first, *others = tensors
@@ -374,9 +378,7 @@ def open_sizes(dynamic_shapes: Any, call: Call, parameters: Sequence[str]) -> tu
         elif size is not None and size.named:
             batch, limits = (batch - {BATCH}) | {size.name}, size.dim
     if len(batch) > 1:
-        raise ArgumentError(
-            f"dynamic_shapes= calls the batch {' and '.join(map(repr, sorted(batch)))}. Give one name, or none."
-        )
+        raise ArgumentError(f"dynamic_shapes= calls the batch {' and '.join(map(repr, sorted(batch)))}. Give one name.")
     # As many layers as rows: of a state whose second axis is called the batch, the first one is not.
     states = {place for (place, axis), size in opened.items() if axis and size is not None and size.name in batch}
     rows = (

@@ -14,7 +14,7 @@ from lit_gelu.display import Displayed, HtmlTable, printable
 from lit_gelu.export.graph_activations import graph_activations
 from lit_gelu.export.metadata import FileMetadata, recorded_metadata
 from lit_gelu.export.quantization import QuantizationRecord, read_record
-from lit_gelu.export.runtime.model_file import INT8_RECORD, ModelFile, read_model_file
+from lit_gelu.export.runtime.model_file import INT8_RECORD, read_model_file
 from lit_gelu.export.site_nodes import valid_onnx
 
 _OPTIONS = ("approximate", "lowering", "target", "dtype", "policy")
@@ -92,18 +92,13 @@ def inspect_onnx(path: str | os.PathLike[str], registry: ActivationRegistry | No
     """
     file = read_model_file(path)
     with valid_onnx(path):
-        return _inspected(file, path, registry)
-
-
-def _inspected(file: ModelFile, path: str | os.PathLike[str], registry: ActivationRegistry | None) -> FileInspection:
-    model = ir.load(file.path)  # weights in files of their own are not read
-    properties = dict(model.metadata_props)
-    metadata = recorded_metadata(path)
+        model = ir.load(file.path)  # weights in files of their own are not read
+        activations = Counter(each.spec or each.operator for each in graph_activations(path, registry))
     weights: Counter[str] = Counter()
     for value in model.graph.initializers.values():
         if value.const_value is not None:
             weights[value.const_value.dtype.name.lower()] += value.const_value.size
-    activations = Counter(each.spec or each.operator for each in graph_activations(path, registry))
+    properties = model.metadata_props
     return FileInspection(
         file=file.path.name,
         size=sum(part.stat().st_size for part in [file.path, *(file.path.parent / name for name in file.external)]),
@@ -114,7 +109,7 @@ def _inspected(file: ModelFile, path: str | os.PathLike[str], registry: Activati
         weights=dict(weights.most_common()),
         operators=dict(file.operators),
         activations=dict(activations.most_common()),
-        metadata=metadata,
+        metadata=recorded_metadata(path),
         quantization=read_record(properties, repr(str(path))) if INT8_RECORD in properties else None,
     )
 

@@ -87,14 +87,10 @@ class ExportOptions:
         options["opset"] = checked_opset(options["opset"], options["target"])
         if options["lowering"] == "contrib" and options["target"] == "tensorrt":
             raise ArgumentError(
-                "lowering='contrib' does not go with target='tensorrt', whose parser knows standard operators only. "
-                "Use lowering='auto', or target='ort-cuda'."
+                "lowering='contrib' does not go with target='tensorrt'. Use lowering='auto', or target='ort-cuda'."
             )
         if options["dtype"] == "fp32" and (options["keep_fp32"] or options["io_dtype"] != "same"):
-            raise ArgumentError(
-                "keep_fp32= and io_dtype= are for dtype='fp16' and 'bf16'; in an fp32 file everything is float32. "
-                "Leave them out."
-            )
+            raise ArgumentError("keep_fp32= and io_dtype= are for dtype='fp16' and 'bf16' alone. Leave them out.")
         return ExportOptions(**options)
 
 
@@ -176,11 +172,8 @@ def _has_form(value: Any, form: Any) -> bool:
     if isinstance(form, dict) and str in form:
         return isinstance(value, dict) and all(_has_form(entry, form[str]) for entry in value.values())
     if isinstance(form, dict):
-        return (
-            isinstance(value, dict)
-            and value.keys() == form.keys()
-            and all(_has_form(value[key], form[key]) for key in form)
-        )
+        alike = isinstance(value, dict) and value.keys() == form.keys()
+        return alike and all(_has_form(value[key], form[key]) for key in form)
     return form is object or type(value) is form
 
 
@@ -198,9 +191,7 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
     try:
         for name, form in _FORMS.items():
             values[name] = parse_json(values[name])
-            json.dumps(
-                values[name], ensure_ascii=False
-            ).encode()  # half a pair of UTF-16: no file and no terminal takes it
+            json.dumps(values[name], ensure_ascii=False).encode()  # fails for half a pair of UTF-16: no file takes it
             if not _has_form(values[name], form):
                 raise ValueError(shown(values[name]))  # noqa: TRY301 - as what JSON raises
         sites = {
@@ -219,14 +210,14 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
 
 def metadata_of(path: str | os.PathLike[str]) -> FileMetadata:
     """Return what the file at a path says of itself; see `read_metadata`."""
-    model = parsed_file(read_model_file(path).path)
-    return read_metadata({entry.key: entry.value for entry in model.metadata_props}, repr(os.fspath(path)))
+    return recorded_metadata(path) or read_metadata({}, repr(os.fspath(path)))
 
 
 def recorded_metadata(path: str | os.PathLike[str]) -> FileMetadata | None:
     """Return what a file says of itself, ``None`` if it has no entry of ours at all: then others wrote it."""
-    properties = parsed_file(read_model_file(path).path).metadata_props
-    return metadata_of(path) if any(entry.key.startswith(PREFIX) for entry in properties) else None
+    properties = {entry.key: entry.value for entry in parsed_file(read_model_file(path).path).metadata_props}
+    is_ours = any(key.startswith(PREFIX) for key in properties)
+    return read_metadata(properties, repr(os.fspath(path))) if is_ours else None
 
 
 def versions() -> dict[str, str]:

@@ -35,7 +35,6 @@ from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import ExportOptions
 from lit_gelu.export.runtime import CPU, OnnxPredictor
 from lit_gelu.export.trace import dim_of
-from lit_gelu.sandbox import preserved_state
 
 _ROWS = 2
 # Of an output's root mean square, so that a few values that rounding decides, such as those of round(x), are no fault:
@@ -49,13 +48,9 @@ def _require_open_batch(model: ir.Model, flat: FlatModule, trial: Trial, sizes: 
     if not any(flat.call.batched):  # as was asked for
         return
     rows, batch = trial.tensors[0].shape[0], sizes[0].name
-    fixed = [
-        value.name
-        for value, batched in zip(model.graph.inputs, flat.call.batched, strict=True)
-        if batched and value.shape is not None and isinstance(value.shape[0], int)
-    ]
+    fixed = [flat.call.names[s.place] for s in sizes if _is_of_batch(flat, s) and isinstance(dim_of(model, s), int)]
     fixed += [
-        value.name
+        str(value.name)
         for value, tensor in zip(model.graph.outputs, trial.outputs, strict=True)
         if tensor.ndim
         and value.shape is not None
@@ -68,12 +63,10 @@ def _require_open_batch(model: ir.Model, flat: FlatModule, trial: Trial, sizes: 
     others = {name: {axis: batch} for name, axis in _as_long(flat.call, flat.call.batch_size, sizes)}
     elsewhere = f" If axes of other inputs are the batch too, name them: dynamic_shapes={others}." if others else ""
     raise ExportError(
-        f"The batch of {', '.join(map(str, fixed))} is fixed at the sample's {rows} rows: "
-        f"{type(flat.model).__name__}.forward turns the batch size into a Python number. Use x.shape[0] as it is (no "
-        "int(), no list of it, no loop over rows), x.flatten(1) or x.reshape(-1, ...), and make no buffer of that "
-        f"size. Inputs that are as long as the first one are taken for a batch: if that is by chance, give a sample "
-        f"with another number of rows.{elsewhere} For a file of that many rows alone give "
-        f"dynamic_shapes={fixed_batch(flat.call)}."
+        f"The batch of {', '.join(fixed)} is fixed at the sample's {rows} rows: {type(flat.model).__name__}."
+        "forward turns it into a Python number. Use x.shape[0] as it is (no int(), no list of it, no loop over rows) "
+        "or x.flatten(1), and make no buffer of that size. If an input is as long as the batch by chance, give a "
+        f"sample of other rows.{elsewhere} For a file of that many rows give dynamic_shapes={fixed_batch(flat.call)}."
     )
 
 
@@ -91,9 +84,8 @@ def require_open(model: ir.Model, flat: FlatModule, trial: Trial, sizes: Sequenc
         alike = _as_long(flat.call, dim, sizes)
         hint = f"Open axes that are as long by one name: {alike}. " if alike else ""
         raise ExportError(
-            f"{where} fixed at the sample's {dim} by {type(flat.model).__name__}.forward. {hint}A loop over it in "
-            "Python, weights for each place, a check of the size or int() of it fix one: leave it out, or change "
-            "forward."
+            f"{where} fixed at the sample's {dim} by {type(flat.model).__name__}.forward. {hint}A loop over it, "
+            "weights for each place, a check of the size or int() of it fix one: leave it out, or change forward."
         )
 
 
@@ -189,8 +181,7 @@ def _run(flat: FlatModule, chosen: Sequence[OpenSize], sizes: Mapping[str, int])
     rows = next((sizes[size.name] for size in chosen if size.name in sizes and _is_of_batch(flat, size)), _ROWS)
     inputs = random_batch(call, rows, torch.Generator().manual_seed(0), {}, raw=flat.preprocessing is not None)
     try:
-        with preserved_state(flat.model), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            outputs = named_outputs(flat.run([tensor.clone() for tensor in inputs]))
+        outputs = named_outputs(flat.tried(inputs))
     except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
         return f"forward fails ({error})"
     tensors = tuple(as_in_a_file(tensor) for _, tensor in outputs)
@@ -331,13 +322,8 @@ def _batches(flat: FlatModule, count: int = _BATCH) -> Iterator[Batch]:
     if places := call.whole_numbers(raw=raw):
         kinds: dict[int, Kind] = {}
         # Forward is the user's, and may raise anything: what does not run here is tried with the sample's values.
-        with (
-            contextlib.suppress(Exception),
-            preserved_state(flat.model),
-            torch.no_grad(),
-            torch.random.fork_rng(devices=[]),
-        ):
-            kinds = integer_kinds(call, flat.run, places)[0]
+        with contextlib.suppress(Exception):
+            kinds = integer_kinds(call, flat.tried, places)[0]
         if kinds:
             yield random_batch(rows, count, generator, kinds, raw=raw)
     rotated = tuple(
@@ -384,8 +370,7 @@ def _of_entries(y: np.ndarray, of: np.ndarray) -> float:
 def _outputs(flat: FlatModule, batch: Sequence[Tensor]) -> list[np.ndarray] | None:
     """Return the outputs for a batch; ``None`` if the module does not take it."""
     try:
-        with preserved_state(flat.model), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            return [as_array(tensor) for _, tensor in named_outputs(flat.run([t.clone() for t in batch]))]
+        return [as_array(tensor) for _, tensor in named_outputs(flat.tried(batch))]
     except Exception:  # noqa: BLE001 - forward is the user's: that it does not take a batch says nothing of its rows
         return None
 

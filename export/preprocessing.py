@@ -15,51 +15,45 @@ from lit_gelu.sandbox import input_sample_of, is_left_to_model
 _ROWS = 256  # raw test inputs at once
 
 
-def raw_call(model: nn.Module, preprocessing: nn.Module, input_sample: Any = None) -> Call:
-    """Return a sample call of ``model(preprocessing(raw), ...)``, whose first tensor is raw pixels."""
-    # By default the module's own sample with the preprocessing's example_input_array as its first tensor, or random
-    # pixels of that tensor's shape.
+def sample_call(model: nn.Module, preprocessing: nn.Module | None, input_sample: Any) -> tuple[Call, nn.Module | None]:
+    """Return a sample call of ``model(preprocessing(raw), ...)``, and a copy of the preprocessing that took it."""
+    # With preprocessing the first tensor is raw pixels, by default those of its example_input_array before the module's
+    # other tensors, or random ones of the shape of the module's first.
+    if preprocessing is None:
+        return take_apart(model, sample_of(model, input_sample)), None
     if not isinstance(preprocessing, nn.Module):
         raise ArgumentError(
             f"preprocessing={type(preprocessing).__name__} is not accepted. Give a torch.nn.Module that turns raw "
             "pixels (uint8) into what the module takes, such as MNISTData().preprocessing()."
         )
-    if is_left_to_model(input_sample):
-        call = _default_call(model, input_sample_of(preprocessing))
-    else:
+    pixels = input_sample_of(preprocessing)
+    if not is_left_to_model(input_sample):
         call = take_apart(model, input_sample)
+    elif pixels is not None and input_sample_of(model) is None:
+        call = take_apart(model, pixels)
+    else:
+        call = take_apart(model, sample_of(model, None))
+        if pixels is None:
+            pixels = random_pixels(call.tensors[0].shape, torch.Generator().manual_seed(0))
+        rows = torch.arange(call.batch_size) % len(pixels)
+        call = replace(call, tensors=(plain_tensor(pixels)[rows], *call.tensors[1:]))
     if call.tensors[0].dtype != RAW_DTYPE:
         raise ModelInputError(
             f"The sample's first input, {call.names[0]!r}, is {call.tensors[0].dtype}; with preprocessing= the file "
             "takes raw pixels. Give input_sample= as torch.uint8, as it is before the preprocessing."
         )
-    return call
-
-
-def _default_call(model: nn.Module, raw: Tensor | None) -> Call:
-    """Return the module's own sample call with raw pixels as its first tensor."""
-    if raw is not None and input_sample_of(model) is None:
-        return take_apart(model, raw)
-    call = take_apart(model, sample_of(model, None))
-    if raw is None:
-        raw = random_pixels(call.tensors[0].shape, torch.Generator().manual_seed(0))
-    raw = plain_tensor(raw)
-    rows = torch.arange(call.batch_size) % len(raw)
-    return replace(call, tensors=(raw[rows], *call.tensors[1:]))
+    return call, _tried_copy(preprocessing, call.tensors[0])
 
 
 @torch.no_grad()
-def preprocessing_copy(preprocessing: nn.Module, call: Call) -> nn.Module:
-    """Return an evaluation-mode copy in float32 that was tried on the sample."""
-    twin, raw = evaluation_copy(preprocessing), call.tensors[0]
-    name = type(preprocessing).__name__
+def _tried_copy(preprocessing: nn.Module, raw: Tensor) -> nn.Module:
+    twin, name = evaluation_copy(preprocessing), type(preprocessing).__name__
     try:
         with torch.random.fork_rng(devices=[]):
             fed = twin(raw.clone())
     except Exception as error:
         raise ModelInputError(
-            f"The preprocessing {name} fails on raw pixels of shape {list(raw.shape)}: {error} Give input_sample= "
-            "pixels of the shape that it takes."
+            f"The preprocessing {name} fails on raw pixels of shape {list(raw.shape)}: {error} Give input_sample=."
         ) from error
     if not isinstance(fed, Tensor) or not fed.is_floating_point() or fed.shape[:1] != raw.shape[:1]:
         description = f"{fed.dtype} of shape {list(fed.shape)}" if isinstance(fed, Tensor) else type(fed).__name__
@@ -72,13 +66,12 @@ def preprocessing_copy(preprocessing: nn.Module, call: Call) -> nn.Module:
 
 def preprocessing_of_file(
     recorded: str, file: str, preprocessing: nn.Module | None, data: Any
-) -> tuple[nn.Module, Any, list[str]]:
+) -> tuple[nn.Module | None, Any, list[str]]:
     """Return the preprocessing that a file is compared with, the data as raw pixels, and what is to be noted."""
+    if not recorded and preprocessing is None:
+        return None, data, []
     if not recorded:
-        raise ModelInputError(
-            f"{file} was exported without preprocessing: it takes what the module takes. Leave out preprocessing=, or "
-            "export it again with preprocessing=."
-        )
+        raise ModelInputError(f"{file} was exported without preprocessing: leave out preprocessing=, or export anew.")
     notes, of_module = [], is_data_module(data)
     if preprocessing is None and of_module and callable(getattr(data, "preprocessing", None)):
         preprocessing = data.preprocessing()

@@ -26,7 +26,7 @@ from lit_gelu.export.copying import without_callers_autocast
 from lit_gelu.export.inputs import as_array
 from lit_gelu.export.metadata import PREFIX, metadata_of, read_metadata, save_model
 from lit_gelu.export.parity.check import task_metrics
-from lit_gelu.export.parity.input_families import data_batches, list_or_loader, sample_call
+from lit_gelu.export.parity.input_families import data_batches, file_call, list_or_loader
 from lit_gelu.export.parity.report import TaskMetric
 from lit_gelu.export.parity.runs import References, file_inputs, open_predictor, output_faults, run_file
 from lit_gelu.export.parity.structure import activation_faults
@@ -192,13 +192,9 @@ def quantize_onnx(
     path = Path(path)
     metadata, file = metadata_of(path), read_model_file(path)
     if file.sixteen_bit or metadata.dtype != "fp32" or any("QuantizeLinear" in operator for operator in file.operators):
-        raise ArgumentError(
-            f"{str(path)!r} is in {metadata.dtype}. int8 files are made of float32 ones: export dtype='fp32'."
-        )
+        raise ArgumentError(f"{str(path)!r} is in {metadata.dtype}; int8 files are made of those with dtype='fp32'.")
     if file.external:
-        raise ModelFileError(
-            f"{str(path)!r} keeps its weights in {', '.join(file.external)}. Save it with its weights inside."
-        )
+        raise ModelFileError(f"{str(path)!r} has weights in {', '.join(file.external)}: save it with them inside.")
     source, target = onnx.load(path), metadata.target
     if is_file(output) and path.samefile(output):
         raise ArgumentError(f"output={os.fspath(output)!r} is the float32 file itself.")
@@ -292,20 +288,15 @@ def check_quantized(
     predictor, _, notes = open_predictor(Path(path), providers, {}, torch.float32)
     record, metadata = read_record(predictor.metadata, name), read_metadata(predictor.metadata, name)
     model, registry = without_wrappers(model), registry_or_default(registry)
-    batches = data
-    if metadata.preprocessing or preprocessing:
-        preprocessing, batches, unread = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
-        notes += unread
-    call = sample_call(model, preprocessing, input_sample, predictor)
+    preprocessing, batches, unread = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
+    call = file_call(model, preprocessing, input_sample, predictor)
     references = References(model, call, "as_trained", registry, preprocessing, softmax=metadata.softmax)
     pairs = []
     for batch in data_batches(batches, model, call):
         fed = file_inputs(predictor, batch)
         pairs.append((run_file(predictor, fed), references.run(references.float32, fed, torch.float32)))
     if len(pairs[0][0]) != len(pairs[0][1]):
-        raise ModelInputError(
-            f"{name} has {len(pairs[0][0])} outputs, the module {len(pairs[0][1])}: it is another one."
-        )
+        raise ModelInputError(f"{name} has {len(pairs[0][0])} outputs, and another module {len(pairs[0][1])}.")
     outputs = tuple(
         _noise(output, [y[i] for y, _ in pairs], [exact[i] for _, exact in pairs])
         for i, output in enumerate(predictor.output_names)
@@ -323,7 +314,7 @@ def check_quantized(
             *output_faults(references.signatures, predictor.output_ports, metadata),
             *activation_faults(onnx.load(path), references.float32, metadata, registry, rewritable=False),
         ),
-        notes=(*notes, *references.notes, *unmeasured),
+        notes=(*notes, *unread, *references.notes, *unmeasured),
     )
     if strict and not report.passed:
         raise ParityError(
@@ -424,9 +415,7 @@ def _calibration_feeds(data: Any, predictor: OnnxPredictor, samples: int) -> Ite
     raw, names, rows = bool(predictor.metadata.get("lit_gelu.preprocessing")), predictor.input_names, 0
     if is_data_module(data):
         if raw:
-            raise ModelInputError(
-                "The file takes raw pixels: give batches of them, such as data.raw_train_inputs().split(64)."
-            )
+            raise ModelInputError("The file takes raw pixels: give data.raw_train_inputs().split(64) or its like.")
         data.prepare_data()
         data.setup("fit")
     with torch.random.fork_rng(devices=[]):

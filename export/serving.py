@@ -13,7 +13,7 @@ from google.protobuf import text_encoding  # type: ignore[import-untyped]
 
 from lit_gelu.display import Displayed
 from lit_gelu.errors import ArgumentError, ModelFileError
-from lit_gelu.export.metadata import PREFIX, FileMetadata, read_metadata
+from lit_gelu.export.metadata import FileMetadata, recorded_metadata
 from lit_gelu.export.runtime import OnnxPredictor
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.export.runtime.session import CPU
@@ -133,17 +133,13 @@ def write_triton_repository(
 def _configuration(model: ModelFile, name: str, device: str, max_batch_size: int | None) -> tuple[str, str, list[str]]:
     """Return the text of the configuration, that of the labels, and notes."""
     proto = onnx.load(model.path, load_external_data=False)
-    properties = {entry.key: entry.value for entry in proto.metadata_props}
-    is_own = any(key.startswith(PREFIX) for key in properties)
-    about = read_metadata(properties, repr(str(model.path))) if is_own else None
+    about = recorded_metadata(model.path)
     weights = {tensor.name for tensor in proto.graph.initializer}
     inputs = [value for value in proto.graph.input if value.name not in weights]
     reason = _why_no_batches([*inputs, *proto.graph.output], about)
     largest = (0 if reason else _LARGEST_BATCH) if max_batch_size is None else max_batch_size
     if largest < 0 or (largest and reason):
-        raise ArgumentError(
-            f"max_batch_size={max_batch_size} is not accepted: {reason or 'it is below 0'}. Leave it out."
-        )
+        raise ArgumentError(f"max_batch_size={max_batch_size} is not accepted: {reason or 'below 0'}. Leave it out.")
 
     labels = () if about is None else about.labels
     text = f'name: "{name}"\nbackend: "onnxruntime"\nmax_batch_size: {largest}\n'
@@ -236,6 +232,5 @@ def _write(model: ModelFile, folder: Path, version: int, files: Mapping[str, str
                 staging.rename(folder)
     except OSError as error:
         raise UnwritablePathError(
-            f"Cannot write {str(folder)!r}: {error.strerror or error}. Give a repository that you may write to, on a "
-            "disk with room."
+            f"Cannot write {str(folder)!r}: {error.strerror or error}. Give one that you may write to, with room."
         ) from error

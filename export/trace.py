@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 from lit_gelu.errors import ExportError
 from lit_gelu.export.copying import Trial, random_message
 from lit_gelu.export.inputs import BOUNDS, SCOPE, FlatModule, OpenSize
+from lit_gelu.export.lowering.lowering_table import Constants
 from lit_gelu.files import captured_stdout
 
 _RANDOM = frozenset({
@@ -100,9 +101,8 @@ def _untranslated(flat: FlatModule, error: BaseException) -> str:
     return (
         f"torch.onnx.export cannot translate {type(flat.model).__name__}: {reason}{where}. "
         "Write that part of forward in other operators of torch (torch.where where control flow depends on values in "
-        "tensors), or move it out of forward; remove parametrizations of the trained layer; give recurrent layers "
-        "padded batches. Open sizes that are always equal need one name; leave out of dynamic_shapes= those that "
-        "forward fixes."
+        "tensors), or move it out; remove parametrizations of the trained layer; give recurrent layers padded batches. "
+        "Open sizes that are always equal need one name; leave out of dynamic_shapes= those that forward fixes."
     )
 
 
@@ -183,9 +183,7 @@ def _mend(model: ir.Model, flat: FlatModule) -> None:
         live_dropout = node.op_type == "Dropout" and len(node.inputs) == _INPUTS_OF_LIVE_DROPOUT
         if node.op_type in _RANDOM or live_dropout:  # a trial run on zeros does not show it
             raise ExportError(random_message(flat.model, node.op_type))
-        for (
-            value
-        ) in node.outputs:  # torch names values after functions, and does not look whether an output is called so
+        for value in node.outputs:  # torch names them after functions, and may give one the name of an output
             if value.name in taken and id(value) not in keep:
                 value.name = f"{value.name}.value"
         places = node.inputs[1] if node.op_type in {"ScatterND", "GatherND"} else None  # int32, as of torch.istft
@@ -233,13 +231,13 @@ Size = int | str | None  # a number; a name or an expression; not known
 def fold_shape_arithmetic(model: ir.Model, may_be_empty: Collection[str] = ()) -> None:
     """Write targets of Reshape and Expand that follow from shapes as constants, and drop what nobody reads then."""
     # A size that may be 0, as that of a batch, is never copied beside a -1: nothing follows from 0 values.
-    constants: dict[tuple[int, ...], ir.Value] = {}
+    constants = Constants(model.graph)
     for node in filter(_is_standard, model.graph):
         y = node.outputs[0]
-        if not y.is_graph_output() and (same := _same(model.graph, node, constants)):
+        if not y.is_graph_output() and (same := _same(node, constants)):
             convenience.replace_all_uses_with(y, same)
         elif node.op_type in {"Reshape", "Expand"} and (target := _target(node, may_be_empty)):
-            node.replace_input_with(1, _constant(model.graph, target, constants))
+            node.replace_input_with(1, constants.integers(*target))
             node.attributes.pop("allowzero", None)
     common_passes.RemoveUnusedNodesPass()(model)
 
@@ -311,10 +309,10 @@ def _new_shape(node: ir.Node) -> list[Size]:
     return [new if old is None else old for old, new in zip(inferred, vector_sizes, strict=True)]
 
 
-def _same(graph: ir.Graph, node: ir.Node, constants: dict[tuple[int, ...], ir.Value]) -> ir.Value | None:
+def _same(node: ir.Node, constants: Constants) -> ir.Value | None:
     """Return what a node's output is without it: numbers, a Reshape's own input, a key that is transposed."""
     if node.op_type in {"Shape", "Slice", "Concat"} and (numbers := _numbers(sizes_in(node.outputs[0]))):
-        return _constant(graph, numbers, constants)
+        return constants.integers(*numbers)
     if node.op_type != "Reshape":
         return None
     new_shape = _new_shape(node)
@@ -360,19 +358,9 @@ def _target(node: ir.Node, may_be_empty: Collection[str]) -> list[int]:
     is_constant = target is not None and convenience.get_const_tensor(target) is not None
     if target is None or not new_shape or (is_constant and not {0, -1}.issubset(sizes_in(target))):
         return []
-    return (
-        expand_target(old_shape, new_shape)
-        if node.op_type == "Expand"
-        else reshape_target(old_shape, new_shape, may_be_empty)
-    )
-
-
-def _constant(graph: ir.Graph, numbers: Sequence[int], constants: dict[tuple[int, ...], ir.Value]) -> ir.Value:
-    key, name = tuple(numbers), f"lit_gelu.sizes_{len(constants)}"
-    if key not in constants:
-        constants[key] = ir.val(name, const_value=ir.tensor(key, dtype=ir.DataType.INT64, name=name))
-        graph.register_initializer(constants[key])
-    return constants[key]
+    if node.op_type == "Expand":
+        return expand_target(old_shape, new_shape)
+    return reshape_target(old_shape, new_shape, may_be_empty)
 
 
 _REFLECTED = (

@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -153,7 +154,7 @@ class Stack:
         self.names = [name for name, _ in [*template.named_parameters(), *template.named_buffers()]]
         every = [name for name, _ in template.named_parameters(remove_duplicate=False)]
         # For every name, the position of the first name that stands for the same tensor.
-        ids_by_member = [[id(_tensor(member, name)) for name in every] for member in self.members]
+        ids_by_member = [[id(attrgetter(name)(member)) for name in every] for member in self.members]
         ties = [[ids.index(number) for number in ids] for ids in ids_by_member]
         _refuse_if(any(one != ties[0] for one in ties), "members share parameters in different ways")
         return self.template
@@ -162,7 +163,7 @@ class Stack:
         step = self.template
         assert step is not None  # noqa: S101 - prepared
         stacked = {
-            f"member.{name}": torch.stack([_tensor(member, name) for member in self.members]) for name in self.names
+            f"member.{name}": torch.stack([attrgetter(name)(member) for member in self.members]) for name in self.names
         }
         versions = {name: tensor._version for name, tensor in stacked.items()}
 
@@ -266,12 +267,6 @@ def _contents(step: _Step) -> dict[str, tuple[Any, int]]:
         for path, module in step.member.named_modules()
         for name, value in vars(module).items()
     }
-
-
-def _tensor(member: nn.Module, name: str) -> Tensor:
-    path, _, last = name.rpartition(".")
-    tensor: Tensor = getattr(member.get_submodule(path), last)
-    return tensor
 
 
 def _differing(each: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str]:

@@ -13,7 +13,7 @@ from activation_oracles import ActivationCase, points_about_extrema, sample_poin
 from torch import Tensor
 
 from lit_gelu.activations import functional, registry
-from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.errors import ArgumentError
 
 EPSILONS = {torch.float64: 4.0, torch.float32: 8.0}
 FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -134,7 +134,7 @@ class ActivationContract:
                 (torch.zeros(2), 3),
             ]
             for x, order in calls:
-                with pytest.raises(ActivationArgumentError):
+                with pytest.raises(ArgumentError):
                     case.compute(x, order)  # type: ignore[arg-type]
 
     def test_is_exported(self) -> None:

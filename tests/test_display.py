@@ -78,7 +78,7 @@ def shown():
         "density": SpectralDensity(torch.rand(2, 40).double(), torch.rand(2, 40).double(), 1000, 80),
         "trace": TraceEstimate(1.0, 0.1, 2.0, {"a": 1.0}, {"a": 0.1}, 8),
         "difference": PairedDifference("gelu", "relu", 5, 0.1, 0.0, 0.2, 0.04, equal=False),
-        "robustness": RobustnessCurves((0.0,), (0.1,), (0.2,), (0.0,), (0.0,), 9, "pixel", clip=True, draws=1, seed=0),
+        "robustness": RobustnessCurves((0.0,), (0.1,), (0.2,), (0.0,), (0.0,), 9, draws=1, seed=0),
         "figures": ShownFigures({f"hidden.{n}": {"mean": 0.1, "share_dead": 0.0} for n in range(60)}),
     }
 

@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lit_gelu.arguments import is_count, is_number
+from lit_gelu.arguments import check_count, check_one_of, is_number
 from lit_gelu.callbacks.trainer import is_trial_run, steps_of_run
 from lit_gelu.curvature.ranks import sum_over_ranks
 from lit_gelu.errors import ArgumentError, CheckpointError, shown
@@ -40,13 +40,10 @@ class SwapSchedule:
                 "ActivationSwap takes one of at_epoch, at_step and when, not "
                 f"at_epoch={self.at_epoch!r}, at_step={self.at_step!r}, when={self.when!r}."
             )
-        for name, number in (("at_epoch", self.at_epoch), ("at_step", self.at_step)):
-            if number is not None and not is_count(number):
-                raise ArgumentError(f"{name}={number!r} is not accepted. Give an integer, counted from 0.")
-        if self.mode not in {"min", "max"}:
-            raise ArgumentError(f"mode={self.mode!r} is not accepted. Give 'min' or 'max'.")
-        if not is_count(self.patience, 1):
-            raise ArgumentError(f"patience={self.patience!r} is not accepted. Give an integer of at least 1.")
+        check_count("at_epoch", 0 if self.at_epoch is None else self.at_epoch, 0)
+        check_count("at_step", 0 if self.at_step is None else self.at_step, 0)
+        check_count("patience", self.patience, 1)
+        check_one_of(get_args(Mode), mode=self.mode)
         if self.reaches is not None and not is_number(self.reaches):
             raise ArgumentError(f"reaches={self.reaches!r} is not accepted. Give a finite number, or None.")
 
@@ -88,16 +85,10 @@ class SwapSchedule:
 
     def load_state_dict(self, state: object) -> None:
         """Go on from a saved state."""
-        match state:
-            case {
-                "best": float() as best,
-                "waited": int() as waited,
-                "fired": bool() as fired,
-                "checked_at": int() as at,
-            }:
-                self.best, self.waited, self.fired, self.checked_at = best, waited, fired, at
-            case _:
-                raise CheckpointError(f"The checkpoint is damaged: it has {shown(state)} as the state of a swap.")
+        kinds = {"best": float, "waited": int, "fired": bool, "checked_at": int}
+        if not isinstance(state, dict) or not all(isinstance(state.get(name), kind) for name, kind in kinds.items()):
+            raise CheckpointError(f"The checkpoint is damaged: it has {shown(state)} as the state of a swap.")
+        vars(self).update({name: state[name] for name in kinds})
 
     def look_at_metric(self, trainer: Trainer, pl_module: LightningModule, *, train_epoch_end: bool) -> None:
         """Take the metric's present value, the mean over all ranks: they decide alike."""

@@ -5,6 +5,7 @@ expand to ``0.5 x + 0.5 x Erf(0.70710678 x)``. Functions (Erf, Tanh, Exp ...) st
 expanded. Equal means equal up to float32's rounding of the constants.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -25,30 +26,19 @@ class NotAFormulaError(Exception):
 
 @dataclass(frozen=True)
 class Function:
-    """A function of sums.
+    """A function of sums."""
 
-    Args:
-        name: An operator.
-        arguments: Its arguments.
-    """
-
-    name: str
+    name: str  # an operator
     arguments: tuple["Sum", ...]
 
 
 @dataclass(frozen=True)
 class Monomial:
-    """A constant times a power of the variable times functions of it.
+    """A constant times a power of the variable times functions of it."""
 
-    Args:
-        constant: A number, or an array that broadcasts against the variable.
-        power: Of the variable.
-        functions: The functions, sorted by name.
-    """
-
-    constant: np.ndarray
+    constant: np.ndarray  # a number, or an array that broadcasts against the variable
     power: int
-    functions: tuple[Function, ...] = ()
+    functions: tuple[Function, ...] = ()  # sorted by name
 
 
 Sum = tuple[Monomial, ...]
@@ -144,22 +134,19 @@ def _same_functions(first: tuple[Function, ...], second: tuple[Function, ...], r
 
 def _one_plus_exp(terms: Sum) -> Sum | None:
     """Return z of ``1 + Exp(z)``."""
-    if len(terms) == 2 and same(terms[:1], number(1.0)):
-        exponential = terms[1]
-        if exponential.power == 0 and close(exponential.constant, 1.0) and len(exponential.functions) == 1:
-            (function,) = exponential.functions
-            return function.arguments[0] if function.name == "Exp" else None
+    match terms:
+        case (one, Monomial(power=0, functions=(Function("Exp", (z,)),)) as exponential):
+            return z if same((one,), number(1.0)) and close(exponential.constant, 1.0) else None
     return None
 
 
 def _cut_softplus(arguments: tuple[Sum, ...]) -> Sum | None:
     """Return ``Softplus(z)`` of ``Where(Greater(z, c), z, Softplus(z))`` with c >= 20: above, the two are one."""
-    condition, above, below = arguments
-    if len(condition) != 1 or len(condition[0].functions) != 1 or condition[0].functions[0].name != "Greater":
-        return None
-    z, limit = condition[0].functions[0].arguments
-    beyond = len(limit) == 1 and limit[0].power == 0 and not limit[0].functions and np.all(limit[0].constant >= 20)
-    return below if beyond and same(z, above) and same(below, apply("Softplus", z)) else None
+    match arguments:
+        case ((Monomial(functions=(Function("Greater", (z, limit)),)),), above, below):
+            beyond = _is_constant(limit) and np.all(limit[0].constant >= 20)
+            return below if beyond and same(z, above) and same(below, apply("Softplus", z)) else None
+    return None
 
 
 def expand(value: ir.Value, x: ir.Value, depth: int = 12) -> Sum:
@@ -192,22 +179,20 @@ def constant_of(value: ir.Value) -> np.ndarray | None:
     return array.reshape(()) if array.size == 1 else array
 
 
+def _is_constant(terms: Sum) -> bool:
+    return len(terms) == 1 and not terms[0].power and not terms[0].functions
+
+
 def _power(inputs: list[Sum], _: ir.Node) -> Sum:
-    exponent = inputs[1]
-    if len(exponent) != 1 or exponent[0].power or exponent[0].functions or exponent[0].constant.ndim:
+    base, exponent = inputs
+    if not _is_constant(exponent) or exponent[0].constant.ndim or float(exponent[0].constant) not in {1, 2, 3, 4}:
         raise NotAFormulaError
-    times = float(exponent[0].constant)
-    if times not in {1.0, 2.0, 3.0, 4.0}:
-        raise NotAFormulaError
-    product = inputs[0]
-    for _i in range(int(times) - 1):
-        product = multiply(product, inputs[0])
-    return product
+    return functools.reduce(multiply, [base] * int(exponent[0].constant))
 
 
 def _divide(inputs: list[Sum], _: ir.Node) -> Sum:
     top, bottom = inputs
-    if len(bottom) == 1 and not bottom[0].power and not bottom[0].functions and np.all(bottom[0].constant):
+    if _is_constant(bottom) and np.all(bottom[0].constant):
         return scaled(top, 1.0 / bottom[0].constant)
     return multiply(top, apply("Reciprocal", bottom))
 
@@ -229,11 +214,9 @@ def _minimum(inputs: list[Sum], _: ir.Node) -> Sum:
 
 def _cut(z: Sum, bound: Sum) -> Sum:
     """Return what is cut to [0, bound] as bound times a cut to [0, 1]."""
-    if len(bound) != 1 or bound[0].power or bound[0].functions:
+    if not _is_constant(bound) or bound[0].constant.ndim or bound[0].constant <= 0:
         raise NotAFormulaError
     upper = bound[0].constant
-    if upper.ndim or upper <= 0:
-        raise NotAFormulaError
     return scaled(function_of("Cut", scaled(z, 1.0 / upper)), upper)
 
 

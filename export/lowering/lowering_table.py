@@ -31,13 +31,12 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.errors import UnknownArgumentsError
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.modules import FunctionActivation
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.onnx_recipes import Lowering, OnnxCases, OnnxRecipes, OnnxSpelling
-from lit_gelu.errors import ArgumentError, shown
+from lit_gelu.errors import ArgumentError, SpecError, shown
 from lit_gelu.surgery.recognition import hidden_modules
 
 CONTRIB_DOMAIN = "com.microsoft"
@@ -79,19 +78,18 @@ def operators(recipe: str) -> tuple[str, ...]:
             domain, name = _operator(node.func)
             results.append(f"{domain}::{name}" if domain else name)
 
-    for statement in _statements(recipe):
-        visit(statement.value)
+    for _, value in _statements(recipe):
+        visit(value)
     return tuple(results)
 
 
 def names_in(recipe: str) -> set[str]:
     """Return the arguments that a recipe mentions: no ``x``, operators, names that it assigns, constants."""
     statements = _statements(recipe)
-    nodes = [node for statement in statements for node in ast.walk(statement.value)]
+    nodes = [node for _, value in statements for node in ast.walk(value)]
     functions = {id(part) for node in nodes if isinstance(node, ast.Call) for part in ast.walk(node.func)}
-    assigned = {_target(statement) for statement in statements if isinstance(statement, ast.Assign)}
     names = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
-    return names - assigned - CONSTANTS.keys() - {"x"}
+    return names - {name for name, _ in statements} - CONSTANTS.keys() - {"x"}
 
 
 class RecipeBuilder:
@@ -108,10 +106,8 @@ class RecipeBuilder:
     def build(self, recipe: str) -> ir.Value:
         """Build the nodes, inner ones first, into ``nodes``; return the value of the last."""
         result = self._names["x"]
-        for statement in _statements(recipe):
-            result = self._value(statement.value)
-            if isinstance(statement, ast.Assign):
-                self._names[_target(statement)] = result
+        for name, value in _statements(recipe):
+            result = self._names[name] = self._value(value)
         return result
 
     def _value(self, node: ast.expr) -> ir.Value:
@@ -132,8 +128,9 @@ class RecipeBuilder:
         if isinstance(value, str):
             return value
         number = float(np.asarray(value).item())
-        # NaN stands for an argument that is not known.
-        if keyword.arg not in _whole_number_attributes(operator) or math.isnan(number):
+        known = onnx.defs.get_schema(operator).attributes if onnx.defs.has(operator) else {}
+        is_whole = keyword.arg in known and known[keyword.arg].type == onnx.defs.OpSchema.AttrType.INT
+        if not is_whole or math.isnan(number):  # which stands for an argument whose value is not there
             return number
         if not number.is_integer():
             raise ValueError(f"{ast.unparse(keyword)} is no whole number, which {operator} takes there")
@@ -149,30 +146,18 @@ class RecipeBuilder:
 
 
 @cache
-def _statements(recipe: str) -> tuple[ast.Assign | ast.Expr, ...]:
-    """Parse a recipe; only ``name = expression`` and expressions are allowed."""
+def _statements(recipe: str) -> tuple[tuple[str, ast.expr], ...]:
+    """Parse a recipe: expressions, each with the name that it gets, or none."""
     statements = []
     for statement in ast.parse(recipe).body:
-        if not isinstance(statement, (ast.Assign, ast.Expr)):
-            raise TypeError(f"a recipe is a sequence of assignments and expressions, not {ast.dump(statement)}")
-        statements.append(statement)
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                statements.append((name, value))
+            case ast.Expr(value=value):
+                statements.append(("", value))
+            case _:
+                raise TypeError(f"a recipe is made of assignments and expressions, not {ast.dump(statement)}")
     return tuple(statements)
-
-
-@cache
-def _whole_number_attributes(operator: str) -> frozenset[str]:
-    """Return which attributes of a standard operator are whole numbers."""
-    if not onnx.defs.has(operator):
-        return frozenset()
-    attributes = onnx.defs.get_schema(operator).attributes
-    return frozenset(name for name, entry in attributes.items() if entry.type == onnx.defs.OpSchema.AttrType.INT)
-
-
-def _target(statement: ast.Assign) -> str:
-    (target,) = statement.targets
-    if not isinstance(target, ast.Name):
-        raise TypeError("a recipe assigns to plain names only")
-    return target.id
 
 
 def _operator(function: ast.expr) -> tuple[str, str]:
@@ -303,7 +288,7 @@ def bind(module: nn.Module, registry: ActivationRegistry | None = None) -> Bound
         return None
     try:
         return _registered(entry, _arguments(entry, module))
-    except UnknownArgumentsError:
+    except SpecError:
         return None  # a recipe needs the arguments as they are now; torch decomposes the module as it is
 
 
@@ -330,9 +315,8 @@ def _registered(entry: ActivationEntry, arguments: Mapping[str, Any]) -> BoundAc
     recipes = OnnxRecipes(native=recipes) if isinstance(recipes, str) and recipes is entry.onnx else recipes
     if not isinstance(recipes, OnnxRecipes) or (recipes.native is None and recipes.primitives is None):
         raise ArgumentError(
-            f"{entry.name!r} was registered with onnx={shown(entry.onnx)}. Accepted: a recipe as text, such as "
-            "'Mul(x, Sigmoid(x))', OnnxRecipes with native= or primitives=, or OnnxCases of them, whose case is one of "
-            "its keys or None."
+            f"{entry.name!r} was registered with onnx={shown(entry.onnx)}. Accepted: a recipe 'Mul(x, Sigmoid(x))', "
+            "OnnxRecipes with native= or primitives=, or OnnxCases of them, whose case is one of its keys or None."
         )
     for recipe in (*recipe_texts(recipes), *(spelling.formula for spelling in recipes.spellings)):
         builder = RecipeBuilder(ir.Value(name="x"), arguments, lambda _, hint: ir.Value(name=hint))

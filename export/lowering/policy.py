@@ -73,6 +73,10 @@ class Missing:
     since: int  # the first opset at which they are missing
     why: str  # what happens instead
 
+    def includes(self, operator: str, dtypes: set[str], opset: int) -> bool:
+        """Return whether an operator is one of them with inputs of these dtypes."""
+        return operator in self.operators and not dtypes.isdisjoint(self.dtypes) and opset >= self.since
+
 
 # Of standard operators at opsets 18 to 23, as the registry of onnxruntime-gpu 1.31.1's CUDA provider has them;
 # `tests/cuda_kernels.txt` is that registry. A kernel that is registered "from 12 on" is one for version
@@ -105,11 +109,8 @@ MISSING: tuple[Missing, ...] = (
 
 def has_kernel(runtime: str, operator: str, dtype: str, opset: int) -> bool:
     """Return whether a runtime has a kernel for a standard operator, as far as is known."""
-    return not any(
-        operator in row.operators and dtype in row.dtypes and opset >= row.since
-        for row in MISSING
-        if runtime in {row.target, "portable"}  # which has what every other one has
-    )
+    # Portable has what every other one has.
+    return not any(row.includes(operator, {dtype}, opset) for row in MISSING if runtime in {row.target, "portable"})
 
 
 @cache
@@ -214,14 +215,8 @@ def off_target(nodes: Sequence[ir.Node], runtime: str, opset: int) -> list[str]:
     problems = {}
     for node in nodes:
         kinds = {names[value.dtype] for value in node.inputs if value is not None and value.dtype in names}
-        for row in MISSING:
-            if (
-                runtime == row.target
-                and node.op_type in row.operators
-                and kinds & set(row.dtypes)
-                and opset >= row.since
-                and node.domain in {"", "ai.onnx"}
-            ):
+        for row in MISSING if node.domain in {"", "ai.onnx"} else ():
+            if runtime == row.target and row.includes(node.op_type, kinds, opset):
                 problems[node.op_type] = f"{node.op_type} at opset {opset} on {runtime}: {row.why}"
     return list(problems.values())
 
@@ -293,23 +288,15 @@ class Choice:
         return f"fp32: {self.recipe}" if self.in_fp32 else self.recipe
 
 
-def choose(recipes: OnnxRecipes, target: Target, opset: int) -> Choice:
-    """Return what an activation becomes at an opset; `LookupError` if nothing is valid there."""
+def choose(recipes: OnnxRecipes, target: Target, opset: int | None = None) -> Choice:
+    """Return what an activation becomes at an opset, or at the best one; `LookupError` if nothing is valid there."""
     # Where the first choice is not valid there, or the target has no kernel for it, the next of these is taken: the
     # native recipe, the primitives, and both again in float32; under strict those in float32 come first.
+    newer = accepted_range(target.runtime)[DEFAULT_OPSET - OLDEST_OPSET :]
     for choice in _ladder(recipes, target):
-        if is_available(choice, target, opset):
+        if any(is_available(choice, target, version) for version in (newer if opset is None else [opset])):
             return choice
     raise LookupError(f"there is no recipe for {target}, opset {opset}")
-
-
-def preferred(recipes: OnnxRecipes, target: Target) -> Choice:
-    """Return the first choice that some opset of the target allows; `LookupError` if there is none."""
-    for choice in _ladder(recipes, target):
-        for opset in accepted_range(target.runtime):
-            if opset >= DEFAULT_OPSET and is_available(choice, target, opset):
-                return choice
-    raise LookupError(f"there is no recipe for {target}")
 
 
 def is_available(choice: Choice, target: Target, opset: int) -> bool:
@@ -336,12 +323,15 @@ def cells() -> Iterator[tuple[str, Target, Choice]]:
             for dtype in DTYPES:
                 for policy in POLICIES:
                     target = Target(runtime, dtype, policy)
-                    yield row, target, preferred(recipes, target)
+                    yield row, target, choose(recipes, target)
 
 
 def _ladder(recipes: OnnxRecipes, target: Target) -> Iterator[Choice]:
     """Give the choices of a cell in the order in which they are tried."""
-    rule = _rule(operators(recipe_of(recipes, "native")[1]))
+    names = operators(recipe_of(recipes, "native")[1])
+    rule = next((lines for telling, lines in RULES if telling.issubset(names)), {})
+    if len(names) == 1 and names[0] in _ROUND_ONCE:
+        rule = {"* * *": "native"}
     preferences = [
         text for lines in (recipes.policy, rule, DEFAULT) for line, text in lines.items() if _fits(line, target)
     ]
@@ -353,13 +343,6 @@ def _ladder(recipes: OnnxRecipes, target: Target) -> Iterator[Choice]:
         choice = _read(text, recipes, target.dtype)
         if choice is not None:
             yield choice
-
-
-@cache
-def _rule(names: tuple[str, ...]) -> Mapping[str, str]:
-    if len(names) == 1 and names[0] in _ROUND_ONCE:
-        return {"* * *": "native"}
-    return next((lines for telling, lines in RULES if telling <= set(names)), {})
 
 
 @cache

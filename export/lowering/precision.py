@@ -9,6 +9,7 @@ import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -29,10 +30,7 @@ STRICT_KEEP = (
 OVERFLOWING = {"fp16": ("ReduceL2", "ReduceLogSumExp", "ReduceMean", "ReduceSum", "ReduceSumSquare")}
 _FLOAT = ir.DataType.FLOAT
 _NAMES = {kind: name for name, kind in DTYPES.items()}
-_FINITE = {
-    ir.DataType.FLOAT16: float(np.finfo(np.float16).max),
-    ir.DataType.BFLOAT16: (2 - 2**-7) * 2.0**127,
-}
+_FINITE = {kind: float(ml_dtypes.finfo(kind.numpy()).max) for kind in DTYPES.values()}  # type: ignore[no-untyped-call]
 
 # Those whose numbers are not all exact in 16 bits; of truth values and bytes they are.
 _INTEGERS = {
@@ -87,9 +85,8 @@ def convert(
     unused = [entry for entry in keep_fp32 if entry not in state.used]
     if unused:
         raise ArgumentError(
-            f"keep_fp32={list(keep_fp32)!r}: {', '.join(map(repr, unused))} fits no operator, node or module of this "
-            "model. Accepted: names of ONNX operators ('Softmax'), and shell-style patterns over the names of nodes "
-            "and modules ('head.*')."
+            f"keep_fp32={list(keep_fp32)!r}: {', '.join(map(repr, unused))} fits no operator, node or module. "
+            "Accepted: names of ONNX operators ('Softmax'), and patterns over those of nodes and modules ('head.*')."
         )
 
 

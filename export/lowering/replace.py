@@ -22,17 +22,7 @@ from lit_gelu.export.lowering.lowering_table import (
     RecipeBuilder,
     recipe_of,
 )
-from lit_gelu.export.lowering.policy import (
-    DTYPES,
-    Choice,
-    Target,
-    choose,
-    has_kernel,
-    is_available,
-    off_target,
-    preferred,
-    solve,
-)
+from lit_gelu.export.lowering.policy import DTYPES, Choice, Target, choose, has_kernel, is_available, off_target, solve
 from lit_gelu.export.lowering.precision import convert
 from lit_gelu.export.lowering.spellings import mark_spellings, spec_text
 from lit_gelu.export.metadata import ExportOptions, SiteRecord
@@ -137,13 +127,12 @@ def _choice(activation: BoundActivation, options: ExportOptions, opset: int | No
         if opset is None or is_available(choice, Target("ort-cpu", options.dtype), opset):
             return choice
     try:
-        return preferred(recipes, target) if opset is None else choose(recipes, target, opset)
+        return choose(recipes, target, opset)
     except LookupError as error:
         at = "" if options.opset is None else f" at opset {options.opset}"
         raise ArgumentError(
             f"there are no operators for {activation.name} in {options.dtype} with target={options.target!r}{at}. "
-            "Leave opset out, register it with operators that this target has in this dtype (docs/lowering.md), or use "
-            "another target or dtype."
+            "Leave opset out, register it with other operators (docs/lowering.md), or use another target or dtype."
         ) from error
 
 
@@ -181,6 +170,7 @@ def _shaped(value: Argument | str, x: ir.Value, channel_dim: int) -> Argument:
 def _keep_biases_apart(model: ir.Model, taken: Mapping[str, Choice]) -> None:
     """Write a bias in front of a Gelu as one row: onnxruntime's BiasGeluFusion takes one of one dimension."""
     # In float16 its BiasGelu rounds erf before it adds 1, which cancels: at -3.67 it is off by all of the value.
+    constants = Constants(model.graph)
     for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
         x = node.inputs[0] if node.domain == MARKER_DOMAIN else None
         choice = None if x is None else taken[node.attributes["site"].as_string()]
@@ -192,11 +182,7 @@ def _keep_biases_apart(model: ir.Model, taken: Mapping[str, Choice]) -> None:
             if bias is None or other is None or bias.const_value is None or bias.producer() is not None:
                 continue
             if bias.shape is not None and other.shape is not None and len(bias.shape) == 1 < len(other.shape):
-                name = f"lit_gelu.row.{bias.name}"
-                if name not in model.graph.initializers:
-                    row = ir.tensor(bias.const_value.numpy()[None], name=name)
-                    model.graph.register_initializer(ir.val(name, const_value=row))
-                layer.replace_input_with(i, model.graph.initializers[name])
+                layer.replace_input_with(i, constants.value(bias.const_value.numpy()[None], "row"))
 
 
 _OPEN = np.iinfo(np.int64).max  # the end of a Slice that goes to the end

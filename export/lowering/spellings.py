@@ -166,13 +166,10 @@ class _Recogniser:
         """Return the activation that a node is the last of, and its input; ``None`` if it is none."""
         if node.domain not in {"", "ai.onnx"} or len(node.outputs) != 1:
             return None
-        if node.op_type in _ROOTS:
-            cone = _cone(node)
-            if any(inner.op_type in _TELLING for inner in cone):
-                for x in _variables(node, cone, self._dtypes):
-                    activation = self._formula_of(node, x)
-                    if activation is not None:
-                        return activation, x
+        for x in _variables(node, self._dtypes):
+            activation = self._formula_of(node, x)
+            if activation is not None:
+                return activation, x
         matched = self._operator(node)
         return matched if matched is not None and self._is_accepted(matched[0]) else None
 
@@ -209,8 +206,7 @@ class _Recogniser:
 
     def resembled(self, node: ir.Node) -> tuple[str, ir.Value] | None:
         """Return the activation whose formula a node gives with other constants, and its input."""
-        cone = _cone(node) if node.op_type in _ROOTS and node.domain in {"", "ai.onnx"} else []
-        for x in _variables(node, cone, self._dtypes) if any(inner.op_type in _TELLING for inner in cone) else ():
+        for x in _variables(node, self._dtypes):
             with contextlib.suppress(NotAFormulaError):
                 formula = expand(node.outputs[0], x, _DEPTH)
                 scalar = all(constant.ndim == 0 for constant in _constants(formula))
@@ -359,7 +355,11 @@ def mark_spellings(model: ir.Model, registry: ActivationRegistry | None = None) 
             others += 1
             site = f"{name}#{others}"
         sites[site] = activation
-        in_place_of(node, ir.node(MARKER_OPERATOR, [x], attributes={"site": site}, domain=MARKER_DOMAIN))
+        marker = ir.node(MARKER_OPERATOR, [x], attributes={"site": site}, domain=MARKER_DOMAIN)
+        marker.metadata_props.update(node.metadata_props)
+        before, after = node.outputs[0], marker.outputs[0]
+        after.type, after.shape = before.type, before.shape
+        convenience.replace_nodes_and_values(node.graph, node, [node], [marker], [before], [after])  # type: ignore[arg-type]
     return dict(reversed(list(sites.items())))
 
 
@@ -386,26 +386,14 @@ def _cone(node: ir.Node) -> list[ir.Node]:
     return cone
 
 
-def _variables(node: ir.Node, cone: list[ir.Node], dtypes: Container[ir.DataType | None]) -> Iterator[ir.Value]:
-    """Give the values that a formula may be one of: those of the node's shape that the cone reads, nearest first."""
+def _variables(node: ir.Node, dtypes: Container[ir.DataType | None]) -> Iterator[ir.Value]:
+    """Give the values that a formula may be one of: those of the node's shape that its cone reads, nearest first."""
+    cone = _cone(node) if node.op_type in _ROOTS and node.domain in {"", "ai.onnx"} else []
     shape, seen = node.outputs[0].shape, set()
-    for inner in cone:
+    for inner in cone if any(inner.op_type in _TELLING for inner in cone) else ():
         for value in inner.inputs:
             if value is None or id(value) in seen or constant_of(value) is not None:
                 continue
             seen.add(id(value))
             if value.dtype in dtypes and value.shape == shape:
                 yield value
-
-
-def in_place_of(old: ir.Node, *new: ir.Node) -> ir.Value:
-    """Put nodes, each the next one's input, in the place of another; return the last one's output."""
-    if old.graph is None:
-        raise ValueError(f"{old.op_type} is in no graph")
-    before, after = old.outputs[0], new[-1].outputs[0]
-    for node in new:
-        node.outputs[0].type = before.type
-        node.metadata_props.update(old.metadata_props)
-    after.shape = before.shape
-    convenience.replace_nodes_and_values(old.graph, old, [old], list(new), [before], [after])
-    return after

@@ -5,7 +5,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,20 +28,8 @@ from lit_gelu.export.parity.causes import Layers, find_culprit
 from lit_gelu.export.parity.comparison import Comparison
 from lit_gelu.export.parity.criterion import DTYPES, FLOOR, dtype_name, floor, require_tolerance
 from lit_gelu.export.parity.decoding import decoder_of
-from lit_gelu.export.parity.foreign import (
-    ForeignActivations,
-    foreign_metadata,
-    matched_call,
-    matched_outputs,
-)
-from lit_gelu.export.parity.input_families import (
-    DATA,
-    SAMPLE,
-    families,
-    input_kinds,
-    other_lengths,
-    sample_call,
-)
+from lit_gelu.export.parity.foreign import ForeignActivations, foreign_metadata, matched_call, matched_outputs
+from lit_gelu.export.parity.input_families import DATA, SAMPLE, families, file_call, input_kinds, other_lengths
 from lit_gelu.export.parity.report import VS_FLOAT64, VS_PYTORCH, ParityReport, ParityRow, TaskMetric, findings
 from lit_gelu.export.parity.runs import (
     References,
@@ -155,13 +143,11 @@ def check_parity(
     dtype = DTYPES.get(metadata.dtype, torch.float32)
     predictor, setup, notes = open_predictor(file, providers, dict(session_config or {}), dtype)
     model = without_wrappers(model)
-    batches, raw = data, bool(metadata.preprocessing or preprocessing)
-    if raw:
-        preprocessing, batches, unread = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
-        notes += unread
-    call = sample_call(model, preprocessing, input_sample, predictor)
+    preprocessing, batches, unread = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
+    raw = preprocessing is not None
+    call = file_call(model, preprocessing, input_sample, predictor)
     call, matches, shapes = _fitting(call, predictor, raw=raw, foreign=record is None)
-    notes += matches
+    notes += [*unread, *matches]
     kept = [place for place, value in enumerate(predictor.session.get_inputs()) if value.type == "tensor(double)"]
     caller, call = call, call.narrowed(kept)
     references = References(model, call, metadata.approximate, registry, preprocessing, dtype, softmax=metadata.softmax)
@@ -177,7 +163,7 @@ def check_parity(
     inputs = [*families(caller, batches, model, seed, raw=raw, dtype=dtype, kinds=kinds, lengths=lengths)]
 
     # The net as a whole.
-    in_pytorch = f"{VS_PYTORCH} {dtype_name(dtype if references.exact is None else references.exact_dtype)}"
+    exact_dtype = dtype if references.exact is None else references.exact_dtype
     comparison = Comparison(
         run=partial(run_file, predictor),
         references=references,
@@ -185,9 +171,7 @@ def check_parity(
         inputs=partial(file_inputs, predictor),
         dtype=dtype,
         tolerance=tolerance,
-        reference=VS_FLOAT64
-        if references.exact is not None and references.exact_dtype == torch.float64
-        else in_pytorch,
+        reference=VS_FLOAT64 if exact_dtype == torch.float64 else f"{VS_PYTORCH} {dtype_name(exact_dtype)}",
     )
     decoder = decoder_of(call, predictor.ports, predictor.output_ports)
     rows = [*comparison.compare(inputs), *comparison.decode(decoder, kinds)]
@@ -195,9 +179,8 @@ def check_parity(
     runs = not any(gaussian.name in (f.name, f.rows_of) for f in inputs if f.name in comparison.unrun)
 
     # Its activations, alone and in the graph.
-    activations = _activations(graph, references, record, setup, tolerance, registry, rows)
-    entries, alone = activations.entries, activations.rows
-    faults = [*activations.faults, *([two_answers(references.apart)] if references.apart > _APART else [])]
+    entries, alone, faults, noted = _activations(graph, references, record, setup, tolerance, registry, rows)
+    faults = [*faults, *([two_answers(references.apart)] if references.apart > _APART else [])]
     if record is not None:
         faults = [*output_faults(references.signatures, predictor.output_ports, record), *faults]
     if comparison.rounding > _APART:
@@ -214,8 +197,10 @@ def check_parity(
         repeated = repeats([comparison.run, plain], file_inputs(predictor, batch))
 
     # With preprocessing or softmax in the file the module's own forward is another function.
-    measurable = data is not None and not (raw or metadata.softmax)
+    measurable = not (raw or metadata.softmax)
     metrics, unmeasured = task_metrics(model, data, predictor, call.names) if measurable else ([], [])
+    notes += [*noted, *unvaried, *untaken, *([ROWS_DEPEND] if metadata.rows_depend else [])]
+    notes += [*comparison.untried, *unmeasured]
     report = ParityReport(
         path=os.fspath(path),
         provider=predictor.providers[0],
@@ -228,11 +213,7 @@ def check_parity(
         census=dict(census(graph)),
         faults=tuple(faults),
         versions={**metadata.versions, "onnxruntime": onnxruntime.__version__},
-        notes=(
-            *(*notes, *activations.notes, *unvaried, *untaken),
-            *([ROWS_DEPEND] if metadata.rows_depend else []),
-            *(*comparison.untried, *activations.unrun, *unmeasured),
-        ),
+        notes=tuple(notes),
     )
     outside = any(map(uses_external_data, graph.graph.initializer))
     if runs and (outside or file.stat().st_size > _LOOKED_INTO_BELOW):
@@ -248,8 +229,7 @@ def check_parity(
         failures = "; ".join(map(str, report.failures[:4]))
         raise ParityError(
             f"{report.path!r} does not compute what the module computes ({'; '.join(report.reasons)}). "
-            f"{f'{failures}. ' if failures else ''}{' '.join(findings(report))} ParityError.report holds every "
-            "comparison.",
+            f"{f'{failures}. ' if failures else ''}{' '.join(findings(report))} ParityError.report holds all rows.",
             report,
         )
     return report
@@ -281,19 +261,12 @@ def _fitting(
         )
     for port, tensor in zip(predictor.ports.values(), file_inputs(predictor, call.tensors), strict=True):
         require_fit(port, tensor, raw=raw)
-    shapes = _batch_shapes(call, predictor)
+    # All first axes that are open and as long as the batch have one name.
+    shapes = [list(port.shape) for port in predictor.ports.values()]
+    for shape, tensor in zip(shapes, call.tensors, strict=True):
+        if not isinstance(shapes[0][0], int) and shape and not isinstance(shape[0], int):
+            shape[0] = "batch" if tensor.shape[0] == call.batch_size else shape[0]
     return call.with_batch_of(shapes), notes, shapes
-
-
-@dataclass(frozen=True)
-class _Activations:
-    """What a file's activations compute alone, and whether they are the module's."""
-
-    entries: Sequence[SiteNodes]
-    rows: Sequence[ParityRow]
-    faults: Sequence[str]
-    unrun: Sequence[str]  # what was not run alone, and why
-    notes: Sequence[str] = ()
 
 
 def _activations(
@@ -304,27 +277,19 @@ def _activations(
     tolerance: float,
     registry: ActivationRegistry,
     rows: Sequence[ParityRow],
-) -> _Activations:
+) -> tuple[Sequence[SiteNodes], Sequence[ParityRow], list[str], Sequence[str]]:
     """Compare a graph's activations with the file's record, or, as recognised, with the module's."""
+    # Returned are their nodes, what each computes alone, faults, and notes.
     module = references.float32
     if record is not None:
         entries = site_nodes(graph, {site.site: site.calls for site in record.sites})
         alone, unrun = activation_rows(graph, entries, module, record, setup, tolerance, registry)
         faults = activation_faults(graph, module, record, registry, rewritable=True)
-        return _Activations(entries, alone, faults, unrun)
+        return entries, alone, faults, unrun
     foreign = ForeignActivations(module, references.call, graph, activations_of(graph, None, registry), registry)
     alone, unrun = foreign.rows(setup, tolerance)
     faults = foreign.faults(failed=any(row.passed is False for row in (*rows, *alone)))
-    return _Activations(foreign.entries, alone, faults, unrun, foreign.notes)
-
-
-def _batch_shapes(call: Call, predictor: OnnxPredictor) -> list[list[int | str | None]]:
-    """Return the inputs' shapes with one name for all first axes that are open and as long as the batch."""
-    shapes = [list(port.shape) for port in predictor.ports.values()]
-    for shape, tensor in zip(shapes, call.tensors, strict=True):
-        if not isinstance(shapes[0][0], int) and shape and not isinstance(shape[0], int):
-            shape[0] = "batch" if tensor.shape[0] == call.batch_size else shape[0]
-    return shapes
+    return foreign.entries, alone, faults, [*foreign.notes, *unrun]
 
 
 def _with_causes(report: ParityReport, file: Path, comparison: Comparison, layers: Layers) -> ParityReport:

@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lit_gelu.errors import ModelFileError, ModelInputError
 from lit_gelu.export.copying import relative_difference
@@ -29,9 +28,8 @@ from lit_gelu.export.parity.criterion import (
 from lit_gelu.export.parity.decoding import PROMPTS, STEPS, Decoder
 from lit_gelu.export.parity.input_families import DATA, SAMPLE, Family
 from lit_gelu.export.parity.report import VS_FLOAT64, VS_TRAINED, ParityRow
-from lit_gelu.export.parity.runs import Candidates, Outputs, References, failure
+from lit_gelu.export.parity.runs import Candidates, Outputs, References, Run
 
-Run = Callable[[Sequence[Tensor]], list[np.ndarray]]
 # What PyTorch is off by, in units of the largest output, is rounding up to here; above, float32 and float64 are two
 # functions of that input. In 16 bit, so many unit roundoffs.
 _ROUNDING, _ROUNDINGS = 1e-2, 16
@@ -100,7 +98,7 @@ class Comparison:
             try:
                 errors = self._decode(decoder, [*decoder.calls(kinds, batch_size, prompt)], family)
             except Exception as error:  # noqa: BLE001 - forward is the user's: it may not take an empty cache
-                self.untried.append(f"{family.name} was not tried: {failure(error)}.")
+                self.untried.append(f"{family.name} was not tried: forward fails ({error}).")
                 continue
             for name, output in errors.items():
                 self._note_own_error(family, name, output)
@@ -181,7 +179,7 @@ class Comparison:
                 shapes = ", ".join(str(list(tensor.shape)) for tensor in fed)
                 raise ModelInputError(f"The module does not take a batch of the data ({shapes}): {error}") from error
             self.refused.add(family.name)
-            self.untried.append(f"{family.name} was not tried: {failure(error)}.")
+            self.untried.append(f"{family.name} was not tried: forward fails ({error}).")
             return None
         wide = any(t.dtype == torch.float64 and f.dtype == torch.float32 for t, f in zip(batch, fed, strict=True))
         if wide and self.references.exact is not None and reference.exact is not None:
@@ -339,14 +337,15 @@ def without_ties(
     # what PyTorch is off by in that dtype. Rounding or another kernel may decide such a choice otherwise.
     if exact is None or y.shape != reference.shape:
         return y
-    values, dim = exact.values, exact.dim
+    values, dim = exact
     # argmax takes the dimension away
     theirs, ours = (np.expand_dims(i, dim) if i.ndim < values.ndim else i for i in (y, reference))
     inside = (theirs >= 0) & (theirs < values.shape[dim])
     chosen = np.take_along_axis(values, np.where(inside, theirs, 0), dim)
     gap = np.abs(chosen - np.take_along_axis(values, ours, dim))
-    comparable = baseline is not None and baseline.values.shape == values.shape
-    spread = float(np.abs(baseline.values - values).max(initial=0.0)) if baseline is not None and comparable else 0.0
+    spread = 0.0
+    if baseline is not None and baseline[0].shape == values.shape:
+        spread = float(np.abs(baseline[0] - values).max(initial=0.0))
     allowed = 2 * max(floor(dtype, tolerance) * float(np.abs(values).max(initial=0.0)), FACTOR * spread)
     twice = (np.diff(np.sort(theirs, dim), axis=dim) == 0).any(dim, keepdims=True)
     return np.where((inside & (gap <= allowed) & ~twice).reshape(y.shape), reference, y)

@@ -33,18 +33,10 @@ FLOOR = 1e-5
 FACTOR = 2.0
 # Half the distance from 1 to the next number: the largest relative error of rounding to nearest.
 UNIT_ROUNDOFF: Mapping[torch.dtype, float] = {
-    torch.float32: 2.0**-24,
-    torch.float16: 2.0**-11,
-    torch.bfloat16: 2.0**-8,
+    dtype: torch.finfo(dtype).eps / 2 for dtype in (torch.float32, torch.float16, torch.bfloat16)
 }
 ROOT_MEAN_SQUARES: Mapping[torch.dtype, float] = {torch.float32: 8.0, torch.float16: 4.0, torch.bfloat16: 4.0}
 DTYPES: Mapping[str, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}  # as files name them
-# Bits of the significand (the leading one included), exponents of the smallest normal number and of the largest.
-_FORMATS: Mapping[torch.dtype, tuple[int, int, int]] = {
-    torch.float32: (24, -126, 127),
-    torch.float16: (11, -14, 15),
-    torch.bfloat16: (8, -126, 127),
-}
 # A fill is of another size than what is computed. What saturates, such as softmax, stays below the first number; there
 # the rest is judged by the whole.
 _FILL, _BEYOND_THE_REST = 1e3, 10.0
@@ -61,8 +53,7 @@ def require_tolerance(tolerance: object) -> None:
     number = float(tolerance) if not isinstance(tolerance, bool) and isinstance(tolerance, Real) else math.nan
     if not 0 <= number < math.inf:
         raise ArgumentError(
-            f"tolerance={shown(tolerance)} is not accepted. Give a finite number from 0, in units of the largest "
-            f"output, such as the default {FLOOR}."
+            f"tolerance={shown(tolerance)} is not accepted. Give a finite number from 0, such as the default {FLOOR}."
         )
 
 
@@ -114,19 +105,17 @@ def distance(y: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 def spacing(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     """Return the unit in the last place at each value: ``2^(max(e, e_min) - p + 1)``, ``2^e <= |v| < 2^(e+1)``."""
-    bits, smallest, largest = _FORMATS[dtype]
-    with np.errstate(divide="ignore"):
-        _, exponents = np.frexp(np.abs(values))  # value = m 2^e with 1/2 <= m < 1
-    exponents = np.where(values == 0, smallest, np.clip(exponents - 1, smallest, largest))
-    units: np.ndarray = np.ldexp(1.0, exponents - (bits - 1))
+    info = torch.finfo(dtype)
+    _, exponents = np.frexp(np.clip(np.abs(values), info.tiny, info.max))  # value = m 2^e with 1/2 <= m < 1
+    units: np.ndarray = np.ldexp(info.eps, exponents - 1)
     return units
 
 
 def overflowed(exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     """Return exact values in float64 with those that a dtype rounds to infinity made infinite."""
-    bits, _, largest = _FORMATS[dtype]
     exact = exact.astype(np.float64)  # a module may end in a cast to 16 bit, which cannot hold the threshold
-    threshold = (2.0 - 2.0**-bits) * 2.0**largest  # half a step above the largest finite number
+    largest = np.array(torch.finfo(dtype).max)
+    threshold = largest + spacing(largest, dtype) / 2
     return np.where(np.abs(exact) >= threshold, np.copysign(np.inf, exact), exact)
 
 

@@ -15,18 +15,8 @@ from torch.utils.data import DataLoader
 
 from lit_gelu.errors import ModelInputError
 from lit_gelu.export.input_kinds import Kind, OfSample, integer_kinds, other_sizes, resized, sample_lengths
-from lit_gelu.export.inputs import (
-    PAST,
-    RAW_DTYPE,
-    Batch,
-    Call,
-    drawn,
-    plain_tensor,
-    random_batch,
-    sample_of,
-    take_apart,
-)
-from lit_gelu.export.preprocessing import is_data_module, preprocessing_copy, raw_call
+from lit_gelu.export.inputs import PAST, RAW_DTYPE, Batch, Call, drawn, plain_tensor, random_batch
+from lit_gelu.export.preprocessing import is_data_module, sample_call
 from lit_gelu.export.runtime import OnnxPredictor
 from lit_gelu.export.runtime.model_file import random_inputs
 from lit_gelu.sandbox import input_sample_of
@@ -127,7 +117,7 @@ def families(
     rows = batches[0]
     yield Family(full_batch, batches, gap=True)
     for size in (1, 2) if any(call.batched) else ():
-        yield Family(f"{kind}, batch {size}", [first_rows(rows, call, size)], rows_of=full_batch)
+        yield Family(f"{kind}, batch {size}", [call.selected(rows, torch.arange(size))], rows_of=full_batch)
     for other in lengths:
         shapes = {name: list(t.shape[1:]) for name, t in zip(other.names, other.tensors, strict=True)}
         for name in [name for name in shapes if name.startswith(f"{PAST}.")][1:]:  # all of a cache are alike
@@ -136,7 +126,7 @@ def families(
         yield Family(f"{kind}, {shown}", [random_batch(other, LENGTH_ROWS, generator, kinds, raw=raw)])
     if raw:
         for name, value in (("black", 0), ("white", 255)):
-            pixels, *others = first_rows(rows, call, 2)
+            pixels, *others = call.selected(rows, torch.arange(2))
             yield Family(name, [(torch.full_like(pixels, value), *others)])
     if floating:
         factors = _LARGE_FLOAT16 if dtype == torch.float16 else _LARGE
@@ -149,11 +139,6 @@ def families(
             yield Family(name, [tuple(change(t) if t.is_floating_point() else t for t in batch)], extreme=True)
 
 
-def first_rows(batch: Batch, call: Call, size: int) -> Batch:
-    """Return the first rows of a batch."""
-    return call.selected(batch, torch.arange(size))
-
-
 def data_batches(data: Any, model: nn.Module, call: Call) -> Iterator[Batch]:
     """Yield the inputs of a tensor, of DataLoaders or of a LightningDataModule, without the targets."""
     # Of a data module the test data, or its validation data if it has none; of a tuple the first parts, of a dict those
@@ -164,9 +149,7 @@ def data_batches(data: Any, model: nn.Module, call: Call) -> Iterator[Batch]:
             empty = False
             yield _inputs_of(batch, model, call)
     if empty:
-        raise ModelInputError(
-            "The data hold no batch. Give a tensor, a DataLoader or a LightningDataModule with test data."
-        )
+        raise ModelInputError("The data hold no batch. Give a tensor, a DataLoader or a LightningDataModule.")
 
 
 def list_or_loader(data: Any) -> Iterable[Any]:
@@ -176,23 +159,16 @@ def list_or_loader(data: Any) -> Iterable[Any]:
         return itertools.chain.from_iterable(loaders) if len(loaders) > 1 else loaders[0]
     if isinstance(data, (Tensor, Mapping, tuple)):
         return [data]
-    if is_data_module(data):
-        return _loader_of(data)
-    if isinstance(data, Iterable):
+    if not is_data_module(data) and isinstance(data, Iterable):
         return data
-    raise ModelInputError(
-        f"data={type(data).__name__} holds no batches. Give a tensor, a DataLoader or a LightningDataModule."
-    )
-
-
-def _loader_of(module: Any) -> Iterable[Any]:
-    """Return a LightningDataModule's test batches, or its validation batches if it has no test data."""
+    if not is_data_module(data):
+        raise ModelInputError(f"data={type(data).__name__}: give a tensor, a DataLoader or a LightningDataModule.")
     from lightning.pytorch import LightningDataModule
 
-    module.prepare_data()
-    overridden = type(module).test_dataloader is not LightningDataModule.test_dataloader
-    module.setup("test" if overridden else "validate")
-    batches: Iterable[Any] = module.test_dataloader() if overridden else module.val_dataloader()
+    data.prepare_data()
+    overridden = type(data).test_dataloader is not LightningDataModule.test_dataloader  # else there is no test data
+    data.setup("test" if overridden else "validate")
+    batches: Iterable[Any] = data.test_dataloader() if overridden else data.val_dataloader()
     loaders = loaders_in(batches)
     if any(isinstance(loader, Tensor) or not isinstance(loader, Iterable) for loader in loaders):
         return batches  # a list of batches
@@ -221,8 +197,7 @@ def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
     if len(tensors) != len(call.names):
         raise ModelInputError(
             f"A batch of the data gives {len(tensors)} input tensors, {type(model).__name__}.forward takes "
-            f"{len(call.names)}: {', '.join(call.names)}. Give batches that begin with the inputs, or dicts with these "
-            "names."
+            f"{len(call.names)}: {', '.join(call.names)}. Give batches that begin with the inputs, or dicts by name."
         )
     for name, tensor, sample in zip(call.names, tensors, call.tensors, strict=True):
         alike = tensor.dtype == sample.dtype or (tensor.is_floating_point() and sample.is_floating_point())
@@ -276,15 +251,11 @@ def _accepted_sizes(
     return accepted, notes
 
 
-def sample_call(model: nn.Module, preprocessing: nn.Module | None, input_sample: Any, predictor: OnnxPredictor) -> Call:
+def file_call(model: nn.Module, preprocessing: nn.Module | None, input_sample: Any, predictor: OnnxPredictor) -> Call:
     """Return the sample call: of the given sample, the module's own, or one that is made up."""
     owners = [model] if preprocessing is None else [model, preprocessing]
     if all(input_sample_of(owner, input_sample) is None for owner in owners):
         inputs = random_inputs(predictor.ports, 2)
         by_name = inputs.keys() <= inspect.signature(model.forward).parameters.keys()
         input_sample = inputs if by_name else tuple(inputs.values())
-    if preprocessing is None:
-        return take_apart(model, sample_of(model, input_sample))
-    call = raw_call(model, preprocessing, input_sample)
-    preprocessing_copy(preprocessing, call)  # its own errors, before it is part of a longer computation
-    return call
+    return sample_call(model, preprocessing, input_sample)[0]

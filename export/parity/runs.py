@@ -243,9 +243,14 @@ class References:
             self._preprocessing = {each: evaluation_copy(preprocessing, each) for each in wide}
         trained = evaluation_copy(model)
         flat = FlatModule(trained, call, self._preprocessing.get(torch.float32), softmax=softmax)
-        self.notes = require_faithful(flat, model, call.tensors)
-        self.signatures, parts_left_out = _signatures(flat)
-        self.notes += parts_left_out
+        output = flat.tried(call.tensors)
+        self.notes = [*require_faithful(flat, model, call.tensors), *left_out(output)]
+        outputs = named_outputs(output)
+        names = output_names([name for name, _ in outputs], call)
+        self.signatures = [
+            OutputSignature(name, dtype_name(tensor.dtype), tuple(tensor.shape))
+            for name, (_, tensor) in zip(names, outputs, strict=True)
+        ]
         self._trained = None if approximate == "as_trained" else trained
         self._inference, self.apart = (trained, nested_encoders(trained)), 0.0
         self._modes: dict[nn.Module, Callable[[], AbstractContextManager[Any]]] = {}
@@ -309,7 +314,7 @@ class References:
         try:
             outputs = self.run(self.float32, batch, torch.float32)
         except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
-            return failure(error)
+            return f"forward fails ({error})"
         return "" if all(np.isfinite(y).all() for y in outputs) else "outputs are not finite"
 
     @torch.no_grad()
@@ -370,23 +375,6 @@ class References:
             return module(*args, **kwargs)
 
 
-def failure(error: Exception) -> str:
-    """Say that the module does not take an input."""
-    return f"forward fails ({error})"
-
-
-@torch.no_grad()
-def _signatures(flat: FlatModule) -> tuple[list[OutputSignature], list[str]]:
-    """Return names, dtypes and shapes of a module's outputs on its sample, and what of them no file has."""
-    with torch.random.fork_rng(devices=[]):
-        output = flat.run([t.clone() for t in flat.call.tensors])
-    outputs = named_outputs(output)
-    names = output_names([name for name, _ in outputs], flat.call)
-    pairs = zip(names, outputs, strict=True)
-    signatures = [OutputSignature(name, dtype_name(tensor.dtype), tuple(tensor.shape)) for name, (_, tensor) in pairs]
-    return signatures, left_out(output)
-
-
 def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """Return a float32 tensor whose entries are moved by -1, 0 or 1 unit in the last place."""
     share = torch.rand(tensor.shape, generator=generator, dtype=torch.float64) * 2 - 1
@@ -428,12 +416,7 @@ def _plain_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
     return outputs if bias is None else outputs + bias
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """What indices were chosen from."""
-
-    values: np.ndarray
-    dim: int  # the dimension that the indices are of
+Candidates = tuple[np.ndarray, int]  # values that indices were chosen from, and the dimension that they are of
 
 
 class IndexTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__
@@ -461,4 +444,4 @@ class IndexTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         if id(output) not in self._choices:
             return None
         _, values, dim = self._choices[id(output)]
-        return Candidates(values.cpu().double().numpy(), dim)
+        return values.cpu().double().numpy(), dim

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.display import Displayed
-from lit_gelu.export.copying import without_callers_autocast
+from lit_gelu.export.copying import relative_difference, without_callers_autocast
 from lit_gelu.export.inputs import named_outputs, probabilities_first
 from lit_gelu.export.runtime.model_file import Port, bind_names, random_inputs
 from lit_gelu.export.runtime.predictor import OnnxPredictor
@@ -283,11 +283,7 @@ def relative_error(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray
         finite = np.isfinite(exact)
         if y.shape != exact.shape or not np.array_equal(y[~finite], exact[~finite], equal_nan=True):
             return float("inf")
-        if not np.isfinite(y[finite]).all():
-            return float("inf")
-        if finite.any():
-            scale = float(np.abs(exact[finite]).max()) or 1.0
-            largest = max(largest, float(np.abs(y[finite] - exact[finite]).max()) / scale)
+        largest = max(largest, relative_difference(y, exact) if np.isfinite(y[finite]).all() else float("inf"))
     return largest
 
 

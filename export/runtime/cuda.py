@@ -141,20 +141,12 @@ class BatchGraphs:
                 runner.session.run_with_iobinding(binding, options)
 
     def _graph(self, rows: int, number: int) -> tuple[dict[str, Tensor], dict[str, Tensor], Any, Any]:
-
-        def buffers(ports: Mapping[str, Port]) -> dict[str, Tensor]:
-            return {
-                name: torch.zeros(
-                    [size if isinstance(size, int) else rows for size in port.shape],
-                    dtype=port.dtype,
-                    device=self._runner.device,
-                )
-                for name, port in ports.items()
-            }
-
-        inputs, outputs = buffers(self._runner.inputs), buffers(self._runner.outputs)
-        options = run_options(self._runner.device, number)
-        return inputs, outputs, self._runner.binding(inputs, outputs), options
+        device = self._runner.device
+        buffers: list[dict[str, Tensor]] = []
+        for ports in (self._runner.inputs, self._runner.outputs):
+            shapes = {name: [n if isinstance(n, int) else rows for n in port.shape] for name, port in ports.items()}
+            buffers.append({n: torch.zeros(shapes[n], dtype=port.dtype, device=device) for n, port in ports.items()})
+        return buffers[0], buffers[1], self._runner.binding(*buffers), run_options(device, number)
 
     def size_for(self, tensors: Mapping[str, Tensor]) -> int | None:
         """Return the size of the graph that takes a call; ``None`` if none does."""

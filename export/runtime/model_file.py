@@ -26,18 +26,9 @@ if TYPE_CHECKING:
 else:
     Array = Any  # torch is imported by who has tensors
 
-# onnxruntime's word: ONNX's number, torch's name, numpy's dtype (numpy has no bfloat16)
-_TYPES: dict[str, tuple[int, str, type[np.generic] | None]] = {
-    "tensor(float)": (1, "float32", np.float32),
-    "tensor(double)": (11, "float64", np.float64),
-    "tensor(float16)": (10, "float16", np.float16),
-    "tensor(bfloat16)": (16, "bfloat16", None),
-    "tensor(int64)": (7, "int64", np.int64),
-    "tensor(int32)": (6, "int32", np.int32),
-    "tensor(int16)": (5, "int16", np.int16),
-    "tensor(int8)": (3, "int8", np.int8),
-    "tensor(uint8)": (2, "uint8", np.uint8),
-    "tensor(bool)": (9, "bool", np.bool_),
+# Names in torch by onnxruntime's words, which are ONNX's in small letters.
+_TYPES = {"tensor(float)": "float32", "tensor(double)": "float64"} | {
+    f"tensor({name})": name for name in ("float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 }
 
 
@@ -52,20 +43,20 @@ class Port:
     @cached_property
     def onnx_number(self) -> int:
         """ONNX's number of the element type, one that torch has."""
-        return _TYPES[self.type_name][0]
+        return int(onnx.TensorProto.DataType.Value(self.type_name.removeprefix("tensor(").removesuffix(")").upper()))
 
     @cached_property
     def dtype(self) -> "torch.dtype | None":
         """The dtype in torch, if it has one."""
         import torch
 
-        return getattr(torch, _TYPES[self.type_name][1]) if self.type_name in _TYPES else None
+        return getattr(torch, _TYPES[self.type_name]) if self.type_name in _TYPES else None
 
     @cached_property
     def array_dtype(self) -> np.dtype[Any] | None:
-        """The dtype in numpy, if it has one."""
-        kind = _TYPES[self.type_name][2] if self.type_name in _TYPES else None
-        return None if kind is None else np.dtype(kind)
+        """The dtype in numpy, if it has one, which is not so for bfloat16."""
+        name = _TYPES.get(self.type_name, "bfloat16")
+        return None if name == "bfloat16" else np.dtype(name)
 
     def fits(self, value: object) -> bool:
         """Return whether a value is an array or dense tensor of the element type and shape."""
@@ -114,8 +105,8 @@ def bind_names(
     missing = [name for name in names if name not in in_order and name not in named]
     if unknown or missing or len(inputs) > len(names):
         raise ModelInputError(
-            f"{len(inputs)} inputs were given in order and {', '.join(map(str, named)) or 'none'} by name; the file "
-            f"takes each of {', '.join(names)} once."
+            f"{len(inputs)} inputs in order and {', '.join(map(str, named)) or 'none'} by name; the file takes each of "
+            f"{', '.join(names)} once."
         )
     bound = {**in_order, **named}
     return {name: bound[name] for name in names}
@@ -125,7 +116,7 @@ def require_fit(port: Port, value: object, *, raw: bool = False) -> None:
     """Refuse a value that is no array or tensor of the input's element type and shape; ``raw`` files take pixels."""
     if port.fits(value):
         return
-    word = _TYPES[port.type_name][1] if port.type_name in _TYPES else port.type_name
+    word = _TYPES.get(port.type_name, port.type_name)
     kind = type(value).__name__
     if isinstance(value, np.ndarray) or is_tensor(value):
         where = "" if isinstance(value, np.ndarray) else f" on {value.device}, {value.layout}"
@@ -160,8 +151,7 @@ def random_inputs(ports: Mapping[str, Port], batch_size: int, seed: int = 0) -> 
         other_sizes = [size for axis, size in enumerate(port.shape) if size != batch or (axis and size is None)]
         if not all(isinstance(size, int) for size in other_sizes):
             raise ModelInputError(
-                f"Input {name!r} takes {port.shape}: a size beside the batch is open. Give inputs (in a proof: "
-                "input_sample=) of the sizes that you will use."
+                f"Input {name!r} takes {port.shape}: a size beside the batch is open. Give inputs (or input_sample=)."
             )
         shape = [size if isinstance(size, int) else batch_size for size in port.shape]
         if port.dtype == torch.uint8:

@@ -29,9 +29,6 @@ class PlacedNode:
 class Placement(Displayed):
     """Who runs what, as onnxruntime divided the graph: before its fusions, so nodes are those of the file.
 
-    Args:
-        nodes: All nodes.
-
     Example:
         >>> nodes = PlacedNode("CUDAExecutionProvider", "Gemm", "a"), PlacedNode("CPUExecutionProvider", "Elu", "b")
         >>> print(Placement(nodes))
@@ -41,7 +38,7 @@ class Placement(Displayed):
         ['b']
     """
 
-    nodes: tuple[PlacedNode, ...]
+    nodes: tuple[PlacedNode, ...]  # all of them
 
     @property
     def counts(self) -> dict[str, int]:
@@ -84,8 +81,7 @@ def placement_of(session: onnxruntime.InferenceSession) -> Placement:
         subgraphs = session.get_provider_graph_assignment_info()
     except Exception as error:
         raise ProviderError(
-            f"This session did not record which provider runs which node ({error}). Open it with lit_gelu.export."
-            f"OnnxPredictor, or set {RECORD}=1 in its options."
+            f"This session did not record who runs which node ({error}). Open it with {RECORD}=1 in its options."
         ) from error
     return Placement(
         tuple(

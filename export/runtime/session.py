@@ -57,11 +57,7 @@ def provider_name(provider: Provider) -> str:
     return provider if isinstance(provider, str) else str(provider[0]) if provider else ""
 
 
-def checked_providers(
-    providers: Sequence[Provider] | None,
-    *,
-    tf32: bool = False,
-) -> dict[str, dict[str, str]]:
+def checked_providers(providers: Sequence[Provider] | None, *, tf32: bool = False) -> dict[str, dict[str, str]]:
     """Check a list of providers, and return options as text by name."""
     if providers is None:  # CUDA alone where it works: nobody asked for a part of the file to run on the CPU behind it
         providers = default_providers(tf32=tf32)[:1]
@@ -157,14 +153,12 @@ def open_session(
         if isinstance(error, _FILE_ERRORS) or first == CPU:
             raise ModelFileError(_not_loaded(model, first, error)) from error
         raise ProviderError(
-            f"onnxruntime cannot open {str(model.path)!r} on {', '.join(checked)}: {error}. `lit-gelu doctor` looks "
-            "for what is missing."
+            f"onnxruntime cannot open {str(model.path)!r} on {', '.join(checked)}: {error}. See `lit-gelu doctor`."
         ) from error
     if (got := session.get_providers()[0]) != first:
         raise ProviderError(
-            f"{first} was asked for, but onnxruntime fell back to {got}: the provider's libraries cannot be loaded, "
-            f"there is no device, or it has no such option or value ({checked[first]}). `lit-gelu doctor` says which "
-            f"and how to mend it; or pass providers=['{CPU}']."
+            f"{first} was asked for, but onnxruntime fell back to {got}: libraries or device are missing, or it has no "
+            f"such option or value ({checked[first]}). See `lit-gelu doctor`, or pass providers=['{CPU}']."
         )
     if first != CPU:
         _judge_cpu_nodes(session, model, checked)
@@ -184,8 +178,7 @@ def _judge_cpu_nodes(session: onnxruntime.InferenceSession, model: ModelFile, ch
     )
     if CPU not in checked:
         raise ProviderError(
-            f"{message} Export the file for this provider (target=, opset=), or accept it: "
-            f"providers=['{first}', '{CPU}']."
+            f"{message} Export the file for it (target=, opset=), or accept it: providers=['{first}', '{CPU}']."
         )
     warnings.warn(message, CpuFallbackWarning, stacklevel=4)
 

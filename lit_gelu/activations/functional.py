@@ -1,7 +1,7 @@
 """Activations as pure functions, one family per file; ``derivative(spec, x, order)`` differentiates any of them.
 
 ``NAME(x, **parameters)`` takes ``x`` of any shape in float16, bfloat16, float32 or float64, and returns a tensor like
-it; anything else raises `ActivationArgumentError`. Gated functions halve a dimension. Accuracy comes first, tails,
+it; anything else raises `ArgumentError`. Gated functions halve a dimension. Accuracy comes first, tails,
 infinities (where they have their limits) and 16-bit floats included (bounds and measured errors: ``docs/numerics.md``).
 Autograd in both modes, ``torch.func`` and ``torch.compile`` go through them.
 """

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomentsError
 from lit_gelu.activations.naming.entry import ActivationGains
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.scalar import ScalarActivation
 from lit_gelu.activations.numerics.sampling import sign_changes
+from lit_gelu.errors import ArgumentError
 
 Integrands = Callable[[Tensor], Tensor]
 
@@ -83,8 +83,8 @@ def gaussian_moments(
         The moments, float64, of the broadcast shape, on the CPU. A stochastic activation counts in evaluation mode.
 
     Raises:
-        ActivationArgumentError: If ``std`` is not positive or a number not finite, or it is not elementwise.
-        NoGaussianMomentsError: If the activation is not finite everywhere.
+        ArgumentError: If ``std`` is not positive, a number not finite, or the activation not elementwise or not finite
+            everywhere.
 
     Example:
         >>> moments = gaussian_moments("silu", mean=0.0, std=torch.tensor([0.5, 1.0]))
@@ -93,7 +93,7 @@ def gaussian_moments(
     """
     m, s = (torch.as_tensor(part, dtype=torch.float64).detach().cpu() for part in (mean, std))
     if not bool((s > 0).all() & s.isfinite().all() & m.isfinite().all()):
-        raise ActivationArgumentError(
+        raise ArgumentError(
             f"mean={m.tolist()}, std={s.tolist()} is not accepted: give finite numbers and a positive std."
         )
     m, s = m + torch.zeros_like(s), s + torch.zeros_like(m)
@@ -124,8 +124,8 @@ def gain(
         registry: Where names are looked up; by default `lit_gelu.activations.registry`.
 
     Raises:
-        ActivationArgumentError: If the kind is none of these, ``std`` is not positive, or it is not elementwise.
-        NoGaussianMomentsError: If the expectation is 0 or does not exist.
+        ArgumentError: If the kind is none of these, ``std`` is not positive, it is not elementwise, or the expectation
+            is 0 or does not exist.
 
     Example:
         >>> round(gain("gelu"), 6), round(gain("gelu", "variance"), 6), round(gain("gelu", "backward"), 6)
@@ -134,7 +134,7 @@ def gain(
         1.730252
     """
     if kind not in KINDS:
-        raise ActivationArgumentError(f"kind={kind!r} is not accepted. Accepted: {', '.join(map(repr, KINDS))}.")
+        raise ArgumentError(f"kind={kind!r} is not accepted. Accepted: {', '.join(map(repr, KINDS))}.")
     moments = gaussian_moments(activation, float(mean), float(std), registry=registry)
     return _gain(moments, activation, kind)
 
@@ -148,7 +148,7 @@ def gains(activation: Any, *, registry: Names | None = None) -> ActivationGains:
 def _gain(moments: GaussianMoments, activation: Any, kind: str) -> float:
     expectation = getattr(moments, KINDS[kind]).item()
     if not expectation > 0.0:
-        raise NoGaussianMomentsError(
+        raise ArgumentError(
             f"{str(activation)!r} has no {kind} gain: the {KINDS[kind].replace('_', ' ')} has the expectation "
             f"{expectation:g} for these pre-activations, and the gain is one over its square root."
         )
@@ -202,7 +202,7 @@ def normal_rule(integrands: Integrands, mean: float, std: float, breaks: Sequenc
     Integrands take nodes of shape ``(n,)`` to values of shape ``(k, n)``; the weights contain the density.
 
     Raises:
-        NoGaussianMomentsError: If a value is not finite, or panels still disagree by more than 1e-6 in the end.
+        ArgumentError: If a value is not finite, or panels still disagree by more than 1e-6 in the end.
 
     Example:
         >>> x, w = normal_rule(lambda x: x.abs()[None], 0.5, 1.0)
@@ -231,7 +231,7 @@ def normal_rule(integrands: Integrands, mean: float, std: float, breaks: Sequenc
         if level == _LEVELS - 1 or int(rough.sum()) > _ACTIVE_PANELS:
             excess = (error.sum(-1) / (total + _NOTHING)).max().item()
             if excess > _NOISE:
-                raise NoGaussianMomentsError(
+                raise ArgumentError(
                     f"The quadrature does not settle: halved panels disagree by {excess:.1e} of the whole, and "
                     f"{_NOISE:.0e} is accepted. Is the function random in evaluation mode, or has it very many jumps?"
                 )
@@ -258,7 +258,7 @@ def _integrate(integrands: Integrands, nodes: Tensor, weights: Tensor) -> tuple[
     values = integrands(nodes.flatten())
     if not bool(values.isfinite().all()):
         bad = nodes.flatten()[~values.isfinite().all(0)]
-        raise NoGaussianMomentsError(
+        raise ArgumentError(
             f"The function, a derivative or a square of these is not finite at x = {bad[0].item():.6g}, so "
             "there are no moments in float64. Accepted: functions that are finite on the whole line."
         )

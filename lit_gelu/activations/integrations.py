@@ -4,24 +4,17 @@ A library is imported when it is asked for, never before.
 """
 
 import functools
-import importlib
 import re
 from collections.abc import Callable, Mapping
-from types import ModuleType
 from typing import Any, Self
 
 import torch
 from torch import nn
 
-from lit_gelu.activations.errors import (
-    ActivationSpecError,
-    AlreadyInstalledError,
-    MissingLibraryError,
-    UnknownActivationError,
-    UnknownLibraryError,
-)
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.spec import ActivationSpec
+from lit_gelu.errors import ArgumentError, SpecError, UnknownActivationError, UnsupportedRunError
+from lit_gelu.extras import need
 
 _LITERALS = re.compile(r"(?<==)\s*(true|false|none)\s*(?=[,)])")
 _installed: dict[str, "Installation"] = {}
@@ -30,11 +23,8 @@ _installed: dict[str, "Installation"] = {}
 class Installation:
     """A registry's names in another library, until `uninstall` is called or its ``with`` block ends."""
 
-    def __init__(self, library: str, registry: Names, override: bool, undo: Callable[[], None]) -> None:
-        self.library = library
-        self.registry = registry
-        self.override = override
-        self._undo = undo
+    def __init__(self, library: str, registry: Names, undo: Callable[[], None]) -> None:
+        self.library, self.registry, self._undo = library, registry, undo
         _installed[library] = self
 
     @property
@@ -55,28 +45,7 @@ class Installation:
         self.uninstall()
 
     def __repr__(self) -> str:
-        return f"Installation({self.library!r}, override={self.override}, active={self.active})"
-
-
-def present(library: str, registry: Names, override: bool) -> Installation | None:
-    """Return the installation that is there already, so that installing twice is installing once."""
-    installation = _installed.get(library)
-    if installation is not None and (installation.registry is not registry or installation.override != override):
-        raise AlreadyInstalledError(
-            f"{library} has the names of {installation.registry!r} with override={installation.override} already. Call "
-            "uninstall() of what install() returned there first."
-        )
-    return installation
-
-
-def names_of(registry: Names) -> list[str]:
-    """Return every name and alias of a registry."""
-    return sorted({name for entry in registry.entries() for name in (entry.name, *entry.aliases)})
-
-
-def added_since(table: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what others have put into a table that had this content when it was installed."""
-    return {key: value for key, value in table.items() if key not in content or content[key] is not value}
+        return f"Installation({self.library!r}, active={self.active})"
 
 
 def is_path(text: str) -> bool:
@@ -84,36 +53,19 @@ def is_path(text: str) -> bool:
     return "." in text.partition("(")[0]
 
 
-def import_library(name: str, library: str) -> ModuleType:
-    """Import a module of another library."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingLibraryError(f"Cannot import {name}: {error}. Install it: pip install {library}.") from error
-
-
-def _install_timm(registry: Names, override: bool = False) -> Installation:
-    # timm looks names up in two dictionaries of ``timm.layers.create_act``, by their name in that module: it asks the
-    # first for what it has, then the second, which is replaced by a subclass that asks the registry for what it lacks.
-    installation = present("timm", registry, override)
-    if installation is not None:
-        return installation
-    tables = import_library("timm.layers.create_act", "timm")
-    names = ("_ACT_LAYER_ME", "_ACT_LAYER_DEFAULT")
-    before = [getattr(tables, name) for name in names]
-    taken = set(names_of(registry)) if override else set()
-    first, second = ({key: value for key, value in table.items() if key not in taken} for table in before)
-    during = first, _AskingTable(second, registry)
-    for name, table in zip(names, during, strict=True):
-        setattr(tables, name, table)
-    content = dict(first), dict(second)
+def _install_timm(registry: Names) -> Callable[[], None]:
+    # timm looks names up in two dictionaries of ``timm.layers.create_act``, by their name in that module. The second,
+    # which is asked for what the first lacks, is replaced by a subclass that asks the registry for what it lacks.
+    remark = "Of that extra timm is needed here."
+    tables: Any = need("timm.layers.create_act", extra="folders", what="install('timm')", remark=remark)
+    before = tables._ACT_LAYER_DEFAULT
+    during = tables._ACT_LAYER_DEFAULT = _AskingTable(before, registry)
 
     def undo() -> None:
-        for name, table, replaced, at_start in zip(names, before, during, content, strict=True):
-            table.update(added_since(replaced, at_start))
-            setattr(tables, name, table)
+        before.update(during)  # with what others have put into it
+        tables._ACT_LAYER_DEFAULT = before
 
-    return Installation("timm", registry, override, undo)
+    return undo
 
 
 class _AskingTable(dict[str, Any]):
@@ -139,24 +91,19 @@ def _build(registry: Names, spec: ActivationSpec, **kwargs: Any) -> nn.Module:
     return registry.create(spec, **kwargs)
 
 
-def _install_transformers(registry: Names, override: bool = False) -> Installation:
+def _install_transformers(registry: Names) -> Callable[[], None]:
     # Its models hold references to two tables of ``transformers.activations``, so they are changed in place: ``ACT2FN``
     # gets a subclass that asks the registry for what it lacks; ``ACT2CLS`` is a plain dictionary and gets registered
     # names. A parameter that a checkpoint lacks (``"swish(learnable=True)"`` on one trained with ``"silu"``) is left by
     # ``from_pretrained`` to the model's own initialisation, which does not know it: here it starts at its initial
     # value.
-    installation = present("transformers", registry, override)
-    if installation is not None:
-        return installation
-    tables = import_library("transformers.activations", "transformers")
-    models = import_library("transformers.modeling_utils", "transformers")
-    functions, classes, base = tables.ACT2FN, tables.ACT2CLS, models.PreTrainedModel
+    what, remark = "install('transformers')", "Of that extra transformers is needed here."
+    tables: Any = need("transformers.activations", extra="folders", what=what, remark=remark)
+    base: Any = need("transformers.modeling_utils", extra="folders", what=what, remark=remark).PreTrainedModel
+    functions, classes = tables.ACT2FN, tables.ACT2CLS
     table_class, initialise = type(functions), base._initialize_weights  # the one place all models pass
-    before = dict(functions.items()), dict(classes)  # items() gives what is stored, a look-up a new module
-    ours = {
-        name: functools.partial(registry.create, name) for name in names_of(registry) if override or name not in classes
-    }
-    functions.update(ours)
+    names = sorted({name for entry in registry.entries() for name in (entry.name, *entry.aliases)} - classes.keys())
+    ours = {name: functools.partial(registry.create, name) for name in names}
     classes.update(ours)
     functions.__class__ = _asking(table_class, registry)
     base._initialize_weights = _starting(initialise, registry)
@@ -164,12 +111,11 @@ def _install_transformers(registry: Names, override: bool = False) -> Installati
     def undo() -> None:
         functions.__class__ = table_class
         base._initialize_weights = initialise
-        for table, content in zip((functions, classes), before, strict=True):
-            later = added_since(dict(table.items()), ours)
-            table.clear()
-            table.update({**content, **later})
+        for name, build in ours.items():
+            if classes.get(name) is build:  # others may have put in something else
+                del classes[name]
 
-    return Installation("transformers", registry, override, undo)
+    return undo
 
 
 def _asking(table_class: type, registry: Names) -> type:
@@ -187,7 +133,7 @@ def _asking(table_class: type, registry: Names) -> type:
                 return True
             try:
                 return isinstance(key, str) and not is_path(key) and bool(registry.resolve(key, trusted=False))
-            except (ActivationSpecError, UnknownActivationError):  # wrong arguments are an error of their own
+            except (SpecError, UnknownActivationError):  # wrong arguments are an error of their own
                 return False
 
     return RegistryTable
@@ -215,15 +161,22 @@ def _starting(initialise: Any, registry: Names) -> Any:
     return start
 
 
-LIBRARIES: Mapping[str, Callable[[Names, bool], Installation]] = {
+LIBRARIES: Mapping[str, Callable[[Names], Callable[[], None]]] = {
     "timm": _install_timm,
     "transformers": _install_transformers,
-}
+}  # each returns what undoes it
 
 
-def install(registry: Names, library: str, *, override: bool = False) -> Installation:
+def install(registry: Names, library: str) -> Installation:
     """Make a registry's names usable in another library; see `ActivationRegistry.install`."""
     if library not in LIBRARIES:
         accepted = ", ".join(map(repr, LIBRARIES))
-        raise UnknownLibraryError(f"There is no integration with {library!r}. Accepted: {accepted}.")
-    return LIBRARIES[library](registry, override)
+        raise ArgumentError(f"There is no integration with {library!r}. Accepted: {accepted}.")
+    installation = _installed.get(library)
+    if installation is None:
+        return Installation(library, registry, LIBRARIES[library](registry))
+    if installation.registry is not registry:
+        raise UnsupportedRunError(
+            f"{library} has the names of {installation.registry!r} already. Uninstall what install() returned there."
+        )
+    return installation

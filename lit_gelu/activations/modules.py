@@ -4,7 +4,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families.cdf_linear import CDFLinear
 from lit_gelu.activations.families.gated import GEGLU, ReGLU, SwiGLU
 from lit_gelu.activations.families.gaussian_gelu import GaussianGELU
@@ -16,6 +15,7 @@ from lit_gelu.activations.families.zero_identity_map import ZeroIdentityMap
 from lit_gelu.activations.naming.forms import FunctionActivation
 from lit_gelu.activations.naming.names import Names, registry_or_default
 from lit_gelu.activations.numerics.channels import ChannelModule
+from lit_gelu.errors import ArgumentError
 
 __all__ = [
     "GEGLU",
@@ -54,8 +54,8 @@ class GatedFFN(nn.Module):
         registry: Where names are looked up; by default `lit_gelu.activations.registry`.
 
     Raises:
-        ActivationArgumentError: If a size is no positive integer, ``hidden_dim`` no multiple of ``multiple_of``, or
-            ``gate`` not elementwise.
+        ArgumentError: If a size is no positive integer, ``hidden_dim`` no multiple of ``multiple_of``, or ``gate`` not
+            elementwise.
 
     Example:
         >>> import torch
@@ -77,14 +77,24 @@ class GatedFFN(nn.Module):
         registry: Names | None = None,
     ) -> None:
         super().__init__()
-        self.dim = dim
-        self.hidden_dim = _hidden_size(dim, hidden_dim, multiple_of)
+        sizes = {"dim": dim, "hidden_dim": 1 if hidden_dim is None else hidden_dim, "multiple_of": multiple_of}
+        for name, size in sizes.items():
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ArgumentError(f"GatedFFN: {name}={size!r} is not accepted. Give a positive integer.")
+        if hidden_dim is None:
+            hidden_dim = -(-8 * dim // (3 * multiple_of)) * multiple_of
+        elif hidden_dim % multiple_of:
+            raise ArgumentError(
+                f"GatedFFN: hidden_dim={hidden_dim} is no multiple of multiple_of={multiple_of}. Leave one out: "
+                "multiple_of rounds the default hidden_dim."
+            )
+        self.dim, self.hidden_dim = dim, hidden_dim
         self.gate_projection = nn.Linear(dim, self.hidden_dim, bias)
         self.value_projection = nn.Linear(dim, self.hidden_dim, bias)
         names = registry_or_default(registry)
         spec = names.resolve(gate)
         if not spec.opaque and not names.entry(spec.name).facts_for(spec.arguments).elementwise:
-            raise ActivationArgumentError(
+            raise ArgumentError(
                 f"GatedFFN: gate={str(spec)!r} is not elementwise. The block itself multiplies by the value: give the "
                 "activation of the gate alone, such as 'silu' for SwiGLU."
             )
@@ -96,19 +106,3 @@ class GatedFFN(nn.Module):
         gate: Tensor = self.activation(self.gate_projection(x))
         result: Tensor = self.output_projection(gate * self.value_projection(x))
         return result
-
-
-def _hidden_size(dim: int, hidden_dim: int | None, multiple_of: int) -> int:
-    """Return the size between the projections."""
-    sizes = {"dim": dim, "hidden_dim": 1 if hidden_dim is None else hidden_dim, "multiple_of": multiple_of}
-    for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ActivationArgumentError(f"GatedFFN: {name}={size!r} is not accepted. Give a positive integer.")
-    if hidden_dim is None:
-        return -(-8 * dim // (3 * multiple_of)) * multiple_of
-    if hidden_dim % multiple_of:
-        raise ActivationArgumentError(
-            f"GatedFFN: hidden_dim={hidden_dim} is no multiple of multiple_of={multiple_of}. Leave one of them out: "
-            "multiple_of rounds the default hidden_dim."
-        )
-    return hidden_dim

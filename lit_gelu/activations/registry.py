@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from lit_gelu.activations.analysis.shape import computed_facts
-from lit_gelu.activations.errors import ActivationSpecError
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationInfo
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.names import registry_or_default as registry_or_default
+from lit_gelu.errors import SpecError
 
 if TYPE_CHECKING:
     from lit_gelu.activations.integrations import Installation
@@ -47,7 +47,7 @@ class ActivationRegistry(Names):
         """Return what is known of an activation; see `ActivationInfo`.
 
         Raises:
-            ActivationSpecError: If it was never registered.
+            SpecError: If it was never registered.
 
         Example:
             >>> ActivationRegistry().info("hard_swish").kinks
@@ -55,9 +55,7 @@ class ActivationRegistry(Names):
         """
         canonical = self.resolve(spec)
         if canonical.opaque:
-            raise ActivationSpecError(
-                f"{canonical.name!r} was never registered, so nothing is known of it. Register it first."
-            )
+            raise SpecError(f"{canonical.name!r} was never registered, so nothing is known of it. Register it first.")
         entry = self.entry(canonical.name)
         facts = entry.facts_for(canonical.arguments)
         presets = [row for row in self.entries() if row.preset == canonical]
@@ -72,28 +70,29 @@ class ActivationRegistry(Names):
             **computed_facts(canonical, facts, self),
         )
 
-    def install(self, library: str, *, override: bool = False) -> "Installation":
+    def install(self, library: str) -> "Installation":
         """Make the names usable in another library's configurations, specs with arguments included.
+
+        Names that the library has too (``"gelu"``) keep its meaning.
 
         ``"transformers"``: ``hidden_act="gaussian_gelu"`` in a configuration, and what else is looked up in ``ACT2FN``.
         ``"timm"``: ``act_layer="gaussian_gelu"`` in ``timm.create_model``, for models that look their activation up.
 
         Args:
             library: ``"timm"`` or ``"transformers"``. It is imported now, and only now.
-            override: Whether names that the library has too (``"gelu"``) get this registry's meaning.
 
         Returns:
             What undoes it: call its ``uninstall()``, or use it as a context manager. Installing twice is installing
             once.
 
         Raises:
-            UnknownLibraryError: If there is no integration with it.
-            MissingLibraryError: If it is not installed.
-            AlreadyInstalledError: If another registry's names are there, or the other ``override``.
+            ArgumentError: If there is no integration with it.
+            MissingExtraError: If it is not installed.
+            UnsupportedRunError: If another registry's names are there.
         """
         from lit_gelu.activations.integrations import install
 
-        return install(self, library, override=override)
+        return install(self, library)
 
 
 class _DefaultRegistry(ActivationRegistry):

@@ -1,6 +1,5 @@
 """``lit-gelu activations``: list the registered activations, describe, compare or plot them."""
 
-import json as json_format
 import math
 import sys
 from collections.abc import Sequence
@@ -12,10 +11,10 @@ from rich.table import Table
 from lit_gelu.activations import compare as compare_activations
 from lit_gelu.activations import plot as plot_activations
 from lit_gelu.activations import registry
-from lit_gelu.cli.terminal import console_for_output, write_text
+from lit_gelu.cli.terminal import console_for_output, write_json
 from lit_gelu.display import readable
 from lit_gelu.errors import ArgumentError
-from lit_gelu.files import without_nonfinite, write_atomically
+from lit_gelu.files import write_atomically
 
 
 def activations(*names: str, json: bool = False) -> int:
@@ -35,8 +34,7 @@ def activations(*names: str, json: bool = False) -> int:
     specs = selected(names or ["*"])
     infos = [registry.info(spec) for spec in specs]
     if json:
-        rows = [{**asdict(info), "spec": str(info.spec)} for info in infos]
-        write_text(json_format.dumps(without_nonfinite(rows, as_text=True), indent=2), "-")
+        write_json([{**asdict(info), "spec": str(info.spec)} for info in infos], "-")
         return 0
     if len(infos) == 1:
         details = Table(title=str(infos[0].spec), title_justify="left", show_header=False)
@@ -75,9 +73,9 @@ def compare(a: str, b: str, *, interval: Sequence[float] = (-12.0, 12.0), json: 
     torch.set_num_threads(1)
     comparison = compare_activations(a, b, _pair(interval))
     if json:
-        write_text(json_format.dumps(without_nonfinite(comparison.to_dict(), as_text=True), indent=2), "-")
-        return 0
-    console_for_output(highlight=False, soft_wrap=True).print(str(comparison))
+        write_json(comparison.to_dict(), "-")
+    else:
+        console_for_output(highlight=False, soft_wrap=True).print(str(comparison))
     return 0
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lit_gelu.cli.terminal import console_for_output, write_text
+from lit_gelu.cli.terminal import present
 
 
 def audit(
@@ -51,11 +51,7 @@ def audit(
     if sample is None and module is not None and callable(getattr(first, "forward", None)):
         sample = inputs_of_data(module, first)
     report = audit_artefacts(first, second, module, sample, strict=False)
-    if json != "-":
-        console_for_output(soft_wrap=True, highlight=False).print(str(report))
-    for target, form in ((json, "json"), (html, "html")):
-        if target is not None:
-            write_text(getattr(report, f"to_{form}")(), target)
+    present(report, json=json, html=html)
     return report.exit_code
 
 

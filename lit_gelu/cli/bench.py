@@ -1,15 +1,14 @@
 """``lit-gelu bench``: time an ONNX file beside PyTorch eager and torch.compile, in one run."""
 
-import json as json_format
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from lit_gelu.cli.terminal import console_for_output, write_text
+from lit_gelu.cli.terminal import console_for_output, write_json
 from lit_gelu.errors import ArgumentError
-from lit_gelu.files import without_nonfinite
 
 if TYPE_CHECKING:
     from lit_gelu.export.runtime.bench import BenchReport
@@ -86,8 +85,7 @@ def bench(
         if worst > _ANOTHER_MODEL and predictor.metadata.get("lit_gelu.dtype") != "int8":
             console.print(f"outputs differ by {worst:.1e}: the file is not of this model's weights, or wrong")
     if json is not None:
-        plain = without_nonfinite(json_format.loads(report.to_json()), as_text=False)
-        write_text(json_format.dumps(plain, indent=2), json)
+        write_json(asdict(report), json, as_text=False)
     return 0
 
 

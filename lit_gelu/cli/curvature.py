@@ -1,6 +1,5 @@
 """``lit-gelu curvature``: measure the activations' and the loss's curvature of a checkpoint, and draw it."""
 
-import json as json_format
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -9,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rich.table import Table
 
-from lit_gelu.cli.terminal import console_for_output, silence_known_warnings, write_text
+from lit_gelu.cli.terminal import console_for_output, silence_known_warnings, write_json
 from lit_gelu.errors import ArgumentError, DataError
 from lit_gelu.extras import need
-from lit_gelu.files import without_nonfinite, write_atomically
+from lit_gelu.files import write_atomically
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningDataModule
@@ -137,7 +136,7 @@ def curvature(
     if json != "-":
         console_for_output().print(*_tables(report, loss))
     if json is not None:
-        write_text(json_format.dumps(without_nonfinite(report, as_text=False), indent=2, allow_nan=False), json)
+        write_json(report, json, as_text=False)
     if figure is not None:
         drawn = _draw(report, loss)
         with write_atomically(figure) as temporary:

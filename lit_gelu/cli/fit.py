@@ -45,14 +45,8 @@ examples:
                                                     after a swap: see examples/digits_relu_to_gelu.yaml
   lit-gelu fit --print_config > my.yaml             every option with its value, to edit and pass to --config
 """,
-    "validate": """\
-examples:
-  lit-gelu validate --ckpt_path runs/digits_gelu/version_0/checkpoints/last.ckpt
-""",
-    "test": """\
-examples:
-  lit-gelu test --ckpt_path runs/digits_gelu/version_0/checkpoints/last.ckpt
-""",
+    "validate": "examples:\n  lit-gelu validate --ckpt_path runs/digits_gelu/version_0/checkpoints/last.ckpt\n",
+    "test": "examples:\n  lit-gelu test --ckpt_path runs/digits_gelu/version_0/checkpoints/last.ckpt\n",
     "predict": """\
 Predictions go to the callbacks: add one of Lightning's BasePredictionWriter to trainer.callbacks to keep them.
 

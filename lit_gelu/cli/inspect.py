@@ -1,6 +1,6 @@
 """``lit-gelu inspect``: say what an ONNX file is."""
 
-from lit_gelu.cli.terminal import console_for_output, write_text
+from lit_gelu.cli.terminal import present
 
 
 def inspect(file: str, *, json: str | None = None) -> int:
@@ -17,9 +17,5 @@ def inspect(file: str, *, json: str | None = None) -> int:
     """
     from lit_gelu.export.inspection import inspect_onnx
 
-    inspection = inspect_onnx(file)
-    if json != "-":
-        console_for_output(soft_wrap=True, highlight=False).print(str(inspection))
-    if json is not None:
-        write_text(inspection.to_json(), json)
+    present(inspect_onnx(file), json=json)
     return 0

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lit_gelu.cli.terminal import console_for_output, write_text
+from lit_gelu.cli.terminal import present
 
 
 def parity(
@@ -71,9 +71,5 @@ def parity(
     # Raw pixels are what the batches of a data module are not.
     sample = input_sample(input_shape, net, None if takes_raw else module)
     report = check_parity(net, file, module, sample, tolerance=tolerance, providers=runtimes, strict=False)
-    if json != "-":
-        console_for_output(soft_wrap=True, highlight=False).print(str(report))
-    for target, form in ((json, "json"), (markdown, "markdown"), (html, "html")):
-        if target is not None:
-            write_text(getattr(report, f"to_{form}")(), target)
+    present(report, json=json, markdown=markdown, html=html)
     return 0 if report.passed else 1

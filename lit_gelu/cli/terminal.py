@@ -1,5 +1,6 @@
 """What the commands print: tables in a terminal, plain columns in a pipe, JSON where it is asked for."""
 
+import json
 import os
 import sys
 import warnings
@@ -12,7 +13,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from lit_gelu.display import printable_lines
-from lit_gelu.files import is_special, write_atomically
+from lit_gelu.files import is_special, without_nonfinite, write_atomically
 
 _PIPE_WIDTH = 10_000  # nothing is wrapped or cut off that another program reads
 
@@ -46,6 +47,20 @@ def write_text(text: str, target: str) -> None:
     else:
         with write_atomically(target) as temporary:
             temporary.write_text(line, encoding="utf-8", errors="backslashreplace")
+
+
+def write_json(plain: Any, target: str, *, as_text: bool = True) -> None:
+    """Write plain data as JSON; numbers that are not finite become text, or null."""
+    write_text(json.dumps(without_nonfinite(plain, as_text=as_text), indent=2, allow_nan=False), target)
+
+
+def present(report: Any, **targets: str | None) -> None:
+    """Print a report, unless its JSON goes to standard output, and write it in every form that has a target."""
+    if targets["json"] != "-":
+        console_for_output(soft_wrap=True, highlight=False).print(str(report))
+    for form, target in targets.items():
+        if target is not None:
+            write_text(getattr(report, f"to_{form}")(), target)
 
 
 def silence_known_warnings() -> None:

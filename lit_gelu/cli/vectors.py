@@ -1,6 +1,5 @@
 """``lit-gelu vectors``: write correctly rounded values of an activation, or score a function by them."""
 
-import json as json_format
 import sys
 from pathlib import Path
 
@@ -9,8 +8,8 @@ from lit_gelu.audit.enclosures import DEFINITIONS
 from lit_gelu.audit.score import score_vectors
 from lit_gelu.audit.vectors import write_vectors
 from lit_gelu.cli.loading import named_object
-from lit_gelu.cli.terminal import console_for_output, write_text
-from lit_gelu.files import require_writable, without_nonfinite, write_atomically
+from lit_gelu.cli.terminal import console_for_output, write_json, write_text
+from lit_gelu.files import require_writable, write_atomically
 
 
 def vectors() -> int:
@@ -70,7 +69,7 @@ def score(
     if json != "-":
         console_for_output(highlight=False, soft_wrap=True).print(str(result))
     if json is not None:
-        write_text(json_format.dumps(without_nonfinite(result.to_dict(), as_text=True), indent=2), json)
+        write_json(result.to_dict(), json)
     if plot is not None:
         figure = result.plot()
         with write_atomically(plot) as temporary:

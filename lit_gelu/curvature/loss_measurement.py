@@ -22,7 +22,7 @@ from lit_gelu.curvature.loss import (
 from lit_gelu.curvature.loss.parameters import Reduce, displaced
 from lit_gelu.curvature.loss.spectrum import random_start
 from lit_gelu.curvature.probe.loss_probe import LossProbe
-from lit_gelu.curvature.settings import EIGENVALUES, LossSettings
+from lit_gelu.curvature.settings import EIGENVALUES, OF_MATRIX, LossSettings
 from lit_gelu.extras import new_figure
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def measure_loss(
     # update need them.
     result = LossMeasurement()
     shared: dict[str, Any] = {"samples": probe.samples, "reduce": reduce}
-    if settings.of_matrix:
+    if not set(OF_MATRIX).isdisjoint(settings.quantities):
         with hessian_operator(probe.closures, probe.parameters, **shared) as hessian:
             _measure_matrix(hessian, settings, {} if vectors is None else vectors, event, result)
     if before is not None and "directional" in settings.quantities:

@@ -74,8 +74,3 @@ class LossSettings:
             )
         check_one_of(("train", "eval"), mode=self.mode)
         check_count("seed", self.seed, 0)
-
-    @property
-    def of_matrix(self) -> tuple[str, ...]:
-        """The quantities that need products with the matrix."""
-        return tuple(name for name in OF_MATRIX if name in self.quantities)

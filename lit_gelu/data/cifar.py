@@ -271,8 +271,7 @@ class CIFAR100Data(CIFARData):
     section 3.5; their code, which is Loshchilov and Hutter's, arXiv 1608.03983):
 
     - An epoch is the 50,000 training images and their mirrored copies, in batches of 128: 781 steps. The paper's "50
-      epochs" are 50 x 100,000 samples in its code, 39,050 steps (D13); ``mirrored_copies=False`` reads it by the
-      letter, 390 steps an epoch; expect worse.
+      epochs" are 50 x 100,000 samples in its code, 39,050 steps (D13).
     - In training each image is padded with 4 zeros on every side, after the mean is subtracted, and cropped at random.
       Zagoruyko and Komodakis (arXiv 1605.07146), whose net it is, reflect the image at its edges, mirror at random, and
       divide by each channel's standard deviation (D17).
@@ -285,7 +284,6 @@ class CIFAR100Data(CIFARData):
         batch_size: Samples in a training batch.
         download: Whether to download the set (169 MB, checked by checksum) where none is there.
         validation: How many training images are held out: always the same, chosen at random.
-        mirrored_copies: Whether an epoch goes through the mirrored images as well.
         train_samples: Read only so many of the first training images. For quick runs; not the paper's protocol.
         test_samples: Read only so many of the first test images. For quick runs; not the paper's protocol.
 
@@ -307,15 +305,11 @@ class CIFAR100Data(CIFARData):
         batch_size: int = 128,
         download: bool = False,
         validation: int = 0,
-        mirrored_copies: bool = True,
         train_samples: int | None = None,
         test_samples: int | None = None,
     ) -> None:
         super().__init__(root, arrays, batch_size, download, validation, train_samples, test_samples)
-        check_flags(mirrored_copies=mirrored_copies)
         self.evaluation_batch_size = 500
-        self.mirrored_copies = mirrored_copies
-        self.save_hyperparameters({"mirrored_copies": mirrored_copies})
 
     def fit_preprocessing(self, pixels: Tensor) -> nn.Module:
         """Return what takes the mean image away."""
@@ -326,7 +320,7 @@ class CIFAR100Data(CIFARData):
 
     def training_samples(self, pixels: Tensor, labels: Tensor, preprocessing: nn.Module) -> InMemorySamples:
         """Return the `AugmentedImages`, which mirror and crop whenever a batch is taken."""
-        return AugmentedImages(pixels, labels, preprocessing, self.mirrored_copies)
+        return AugmentedImages(pixels, labels, preprocessing)
 
 
 class CentredPixels(nn.Module):
@@ -346,14 +340,13 @@ class CentredPixels(nn.Module):
 class AugmentedImages(InMemorySamples):
     """Images that are preprocessed, mirrored, padded and cropped at random whenever a batch of them is taken."""
 
-    # Sample i is a crop of image i; with mirrored copies there are twice as many, and sample n + i is a crop of image i
-    # mirrored left to right. Only the originals are stored, as bytes. Every offset is uniform on 0 to 8 and
-    # independent, drawn from the default generator on the CPU: the same seed gives the same crops on every device.
+    # Of n images, sample i is a crop of image i, and sample n + i is one of image i mirrored left to right. Only the
+    # originals are stored, as bytes. Every offset is uniform on 0 to 8 and independent, drawn from the CPU's default
+    # generator: the same seed gives the same crops on every device.
 
-    def __init__(self, pixels: Tensor, labels: Tensor, preprocessing: nn.Module, mirrored_copies: bool = True) -> None:
+    def __init__(self, pixels: Tensor, labels: Tensor, preprocessing: nn.Module) -> None:
         super().__init__(pixels, labels)
         self.preprocessing = deepcopy(preprocessing)  # it follows the images to their device, the original does not
-        self.mirrored_copies = mirrored_copies
 
     @property
     def inputs(self) -> Tensor:
@@ -366,7 +359,7 @@ class AugmentedImages(InMemorySamples):
         self.preprocessing.to(device)
 
     def __len__(self) -> int:
-        return (1 + self.mirrored_copies) * len(self.labels)
+        return 2 * len(self.labels)
 
     def __getitem__(self, index: int) -> Batch:
         """Return one sample, newly cropped."""

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torchvision.datasets import CIFAR10, CIFAR100
-from torchvision.datasets.utils import check_integrity
 
 from lit_gelu.data.npz import Arrays, load_arrays
 from lit_gelu.errors import DataError
@@ -78,29 +77,23 @@ def cifar_folder(root: Path, name: CIFARName) -> Path:
 
 def missing_cifar_files(root: Path, name: CIFARName) -> list[str]:
     """Return the names of the files that a set lacks."""
-    return [file for file, _ in _checksums(name) if not is_file(cifar_folder(root, name) / file)]
+    reader = READERS[name]
+    files = [file for file, _ in (*reader.train_list, *reader.test_list)]
+    return [file for file in (*files, reader.meta["filename"]) if not is_file(cifar_folder(root, name) / file)]
 
 
 def read_cifar(root: Path, name: CIFARName) -> ImageArrays:
     """Read CIFAR-10, or CIFAR-100 with its fine labels (Krizhevsky 2009), out of torchvision's files."""
-    # The files are pickles, which could run any program when they are read. So their MD5 sums, which torchvision has
-    # lists of, are compared first: of files with a wrong one, nothing is unpickled.
-    folder = cifar_folder(root, name)
-    spoilt = [file for file, checksum in _checksums(name) if not check_integrity(folder / file, checksum)]
-    if spoilt:
+    # The files are pickles, which could run any program when they are read: torchvision compares their MD5 sums first.
+    tensors: list[Tensor] = []
+    try:
+        for is_training in (True, False):
+            part = READERS[name](root, train=is_training)
+            tensors += [torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous(), torch.tensor(part.targets)]
+    except RuntimeError as error:
         raise DataError(
-            f"{', '.join(spoilt)} in {str(folder)!r}: missing, damaged or not the published files, so they were not "
+            f"Files in {str(cifar_folder(root, name))!r} are missing, damaged or not the published ones, and were not "
             "unpickled. Delete the folder and download it again (download=True), or put good copies in their place; "
             "images of your own go in an arrays file (arrays=)."
-        )
-    tensors: list[Tensor] = []
-    for is_training in (True, False):
-        part = READERS[name](root, train=is_training)  # it compares the checksums once more before it unpickles
-        tensors += [torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous(), torch.tensor(part.targets)]
+        ) from error
     return ImageArrays(*tensors)
-
-
-def _checksums(name: CIFARName) -> list[tuple[str, str]]:
-    """Return each file's name and MD5 sum."""
-    reader = READERS[name]
-    return [*reader.train_list, *reader.test_list, (reader.meta["filename"], reader.meta["md5"])]

@@ -7,7 +7,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -77,10 +77,8 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[np.g
     return array
 
 
-def kept_arrays(
-    name: str, folder: Path | None, is_complete: Callable[[Arrays], bool], compute: Callable[[], Arrays]
-) -> Arrays:
-    """Return the arrays of the file NAME.npz if they are complete, or compute them and write the file."""
+def kept_arrays(name: str, folder: Path | None, parts: Sequence[str], compute: Callable[[], Arrays]) -> Arrays:
+    """Return the arrays of the file NAME.npz if they have the names of all parts, or compute and write them."""
     # The name has to change with whatever the arrays depend on. The default folder is not that of the data, which is
     # often shared and read-only; where it cannot be written to, the arrays are computed in each run.
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "lit_gelu"
@@ -88,7 +86,7 @@ def kept_arrays(
     if is_file(path):
         with contextlib.suppress(DataError):
             cached = load_arrays(path)
-            if is_complete(cached):
+            if set(cached) == set(parts):
                 return cached
         rank_zero_info(f"{str(path)!r} is damaged; what it held is computed anew.")
     arrays = compute()

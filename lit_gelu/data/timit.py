@@ -86,7 +86,8 @@ class TIMITData(InMemoryDataModule):
         counts = [int(part.sum()) for part in lengths]
         features, phones = torch.split(frames.features, counts), torch.split(frames.phones, counts)
         self._frames = list(map(Frames, features, phones, lengths))
-        self._normalisation = fit_normalisation(features[0])
+        deviation, mean = torch.std_mean(features[0].double(), dim=0, correction=0)  # of the population
+        self._normalisation = NormaliseFrames(mean.float(), (deviation + _LEAST).float())
 
     def load_train_and_val(self) -> tuple["SentenceFrames", "SentenceFrames"]:
         """Return the training sentences (3,696 of the full corpus) and those of validation (1,152)."""
@@ -170,10 +171,3 @@ class NormaliseFrames(nn.Module):
         frames = torch.unflatten(windows, -1, (-1, len(self.mean)))
         normalised: Tensor = (frames - self.mean) / self.deviation
         return normalised.flatten(start_dim=-2)
-
-
-def fit_normalisation(features: Tensor) -> NormaliseFrames:
-    """Return the normalisation by mean and deviation (of the population, plus 1e-11) over the training frames."""
-    values = features.double()
-    deviation, mean = torch.std_mean(values, dim=0, correction=0)
-    return NormaliseFrames(mean.float(), (deviation + _LEAST).float())

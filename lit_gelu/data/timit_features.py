@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lit_gelu.data.npz import Arrays, kept_arrays
-from lit_gelu.data.timit_corpus import PHONES, SAMPLE_RATE, Sentence, phones_at, read_audio, read_phones
+from lit_gelu.data.timit_corpus import SAMPLE_RATE, Sentence, phones_at, read_audio, read_phones
 from lit_gelu.errors import DataError
 from lit_gelu.files import is_file
 
@@ -114,25 +114,11 @@ def cached_frames(sentences: list[Sentence], corpus: Path, folder: Path | None =
         sources.append((path.relative_to(corpus).as_posix(), facts and (facts.st_size, facts.st_mtime_ns)))
     key = hashlib.sha256(json.dumps([VERSION, sources]).encode()).hexdigest()[:16]
 
-    def is_complete(arrays: Arrays) -> bool:
-        if set(arrays) != set(Frames._fields):
-            return False
-        features, phones, lengths = (arrays[name] for name in Frames._fields)
-        dtypes = [array.dtype.name for array in (features, phones, lengths)]
-        return (
-            dtypes == ["float32", "uint8", "int64"]
-            and features.shape == (phones.size, SIZE)
-            and lengths.shape == (len(sentences),)
-            and int(lengths.sum()) == phones.size
-            and int(lengths.min()) > 0
-            and int(phones.max()) < len(PHONES)
-        )
-
     def compute() -> Arrays:
         features, phones, lengths = (tensor.numpy() for tensor in compute_frames(sentences))
         return {"features": features, "phones": phones.astype(np.uint8), "lengths": lengths}  # 61 phones fit in a byte
 
-    arrays = kept_arrays(f"timit-features-{key}", folder, is_complete, compute)
+    arrays = kept_arrays(f"timit-features-{key}", folder, Frames._fields, compute)
     features, phones, lengths = (torch.from_numpy(arrays[name]) for name in Frames._fields)
     return Frames(features, phones.long(), lengths)
 

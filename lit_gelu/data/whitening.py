@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -69,18 +68,11 @@ _METHOD = "ZCA 1"  # part of every digest; another method, or another layout of 
 def cached_whitening(raw: Tensor, epsilon: float, folder: Path | None, fit: Callable[[], Whitening]) -> Whitening:
     """Return the whitening that is kept for these training pixels and epsilon, or fit and keep it."""
     # A file has 75 MB for 32x32 pixels in three colours.
-    pixels = raw[0].numel()
-
-    def is_complete(arrays: Arrays) -> bool:
-        shapes = {name: array.shape for name, array in arrays.items()}
-        is_double = all(array.dtype == np.float64 for array in arrays.values())
-        return is_double and shapes == {"mean": (pixels,), "matrix": (pixels, pixels)}
 
     def compute() -> Arrays:
-        whitening = fit()
-        return {"mean": whitening.mean.cpu().numpy(), "matrix": whitening.matrix.cpu().numpy()}
+        return {name: tensor.cpu().numpy() for name, tensor in fit()._asdict().items()}
 
     digest = hashlib.sha256(f"{_METHOD} {epsilon!r} {list(raw.shape)} {raw.dtype}".encode())
     digest.update(raw.contiguous().numpy().data)
-    arrays = kept_arrays(f"zca-{digest.hexdigest()[:32]}", folder, is_complete, compute)
-    return Whitening(torch.from_numpy(arrays["mean"]), torch.from_numpy(arrays["matrix"]))
+    arrays = kept_arrays(f"zca-{digest.hexdigest()[:32]}", folder, Whitening._fields, compute)
+    return Whitening(**{name: torch.from_numpy(array) for name, array in arrays.items()})

@@ -1,6 +1,7 @@
 """What a swap changes: changes that can be taken back exactly, edits of a class, and a key in the state_dict."""
 
 import ast
+import contextlib
 import functools
 import inspect
 import itertools
@@ -8,7 +9,7 @@ import pickle
 import re
 import types
 import weakref
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -88,17 +89,14 @@ class SetAttribute:
 Change = SetChild | SetAttribute
 
 
-def make_all(changes: Sequence[Change]) -> None:
-    """Make changes in order; if one fails, those before it are taken back."""
-    made = 0
-    try:
+@contextlib.contextmanager
+def in_effect(changes: Sequence[Change]) -> Iterator[contextlib.ExitStack]:
+    """Make changes in order, and take them back on leaving or if one fails, unless ``pop_all`` is called."""
+    with contextlib.ExitStack() as stack:
         for change in changes:
             change.make()
-            made += 1
-    except BaseException:
-        for change in reversed(changes[:made]):
-            change.revert()
-        raise
+            stack.callback(change.revert)
+        yield stack
 
 
 def revert_all(changes: Sequence[Change]) -> None:
@@ -111,22 +109,11 @@ def revert_all(changes: Sequence[Change]) -> None:
         change.revert()
 
 
-_HOOKS = (
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_forward_hooks",
-    "_forward_hooks_always_called",
-    "_forward_hooks_with_kwargs",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_is_full_backward_hook",
-)
-
-
 def share_hooks(source: nn.Module, target: nn.Module) -> None:
     """Give a module the very dictionaries of another's hooks, so that a handle's ``remove`` works for both."""
-    for attribute in _HOOKS:
-        setattr(target, attribute, getattr(source, attribute))
+    for attribute in vars(nn.Module()):
+        if "forward_" in attribute or "backward_" in attribute:  # those of a state_dict are each module's own
+            setattr(target, attribute, getattr(source, attribute))
 
 
 # A module's class with some calls in its methods replaced by calls of child modules of its own. The class is exchanged
@@ -137,23 +124,12 @@ _EDITS = "_lit_gelu_edits"  # the attribute of such a class
 
 
 @dataclass(frozen=True)
-class RewrittenCall:
-    """A call expression that calls a child instead."""
+class Edit:
+    """A call expression that calls a child instead; a probed one stays, and its input goes through the child first."""
 
     place: CallPlace
     child: str
-    name: str  # the name of the site that the call was, relative to the module
-
-
-@dataclass(frozen=True)
-class ProbedCall:
-    """A call expression whose input goes through a child first; what is called, and with what else, stays."""
-
-    place: CallPlace
-    child: str
-
-
-Edit = RewrittenCall | ProbedCall
+    name: str | None  # of the site that the call was, relative to the module; ``None`` of a probed one
 
 
 def edits_of(module: nn.Module) -> list[Edit]:
@@ -200,7 +176,7 @@ def _rewritten(cls: type, name: str, edits: Sequence[Edit]) -> Callable[..., Any
         if ast.unparse(node) != place.text:
             raise SwapError(f"{cls.__qualname__}.{name} has been changed: {place.text!r} is not where it was")
         begin, stop = ((line + first, column) for line, column in place.argument)
-        whole = (begin, stop) if isinstance(edit, ProbedCall) else source.span_of(node)
+        whole = (begin, stop) if edit.name is None else source.span_of(node)
         replacements.append((whole, (begin, stop), f"self.{edit.child}"))
     changed = source.with_calls_replaced(code, replacements)
     cells = dict(zip(code.co_freevars, chain[-1].__closure__ or (), strict=True))

@@ -125,9 +125,7 @@ class CoverageReport(Displayed):
         return HtmlTable(("site", "activation", "role", "calls", "where"), cells, "coverage", self.notes)
 
 
-def coverage(
-    model: nn.Module, input_sample: Any, *, training: bool = False, registry: ActivationRegistry | None = None
-) -> CoverageReport:
+def coverage(model: nn.Module, input_sample: Any, *, registry: ActivationRegistry | None = None) -> CoverageReport:
     """Return which activations of a model really ran, counted in a pass of a sample.
 
     What counts as run is what reaches torch's operators, so a module that a fused kernel passes by is seen not to run,
@@ -139,7 +137,6 @@ def coverage(
     Args:
         model: Any module; one that is compiled or set up by Lightning's Fabric is looked into.
         input_sample: A tensor, a tuple of ``forward``'s arguments, or a dict of them by name.
-        training: Whether to count in training mode instead; dropout and batch normalisation stay in evaluation mode.
         registry: Says what an activation is; by default `lit_gelu.activations.registry`.
 
     Raises:
@@ -157,8 +154,8 @@ def coverage(
         raise SwapError("coverage takes a torch.nn.Module and an input_sample to run through it.")
     registry = registry or activations.registry
     survey = Survey(without_wrappers(model), input_sample, registry)
-    counter = _KernelCounter(survey, training=training)
-    with before_every_module(counter.note_module), on_the_side(survey.model, training=training), counter:
+    counter = _KernelCounter(survey)
+    with before_every_module(counter.note_module), on_the_side(survey.model), counter:
         run(survey.model, input_sample)
     sites = tuple(counter.covered(site) for site in survey.sites)
     return CoverageReport(sites, counter.outside(), registry, survey.notes, tuple(counter.sequence))
@@ -167,10 +164,9 @@ def coverage(
 class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__
     """Counts the operators that are activations, by the site in which they run."""
 
-    def __init__(self, survey: Survey, *, training: bool) -> None:
+    def __init__(self, survey: Survey) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._survey = survey
-        self._training = training
         self._own_modules = {id(module): module for module in survey.model.modules()}
         self._modules = dict(self._own_modules)  # and those that activation calls were seen to be of
         self._sites_of_modules = {id(site.module): site for site in survey.sites if site.kind == "module"}
@@ -205,7 +201,7 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
     ) -> Any:
         kwargs = kwargs or {}
         name = kernel_name(func)
-        spec = kernel_spec(func, args, kwargs, self._survey.registry)
+        spec = kernel_spec(func, args, kwargs, self._survey.table)
         is_counted = spec is not None or name in RECURRENT
         origin = locate(sys._getframe(1), self._modules) if is_counted else None
         if origin is None:
@@ -238,5 +234,5 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         where = tuple(dict.fromkeys(call.where for call in site.calls or ()))
         kernels = tuple(self._kernels.get(site.name, {}).items())
         calls = self._calls[site.name]
-        training_only = not self._training and calls == 0 and bool(site.calls)
+        training_only = calls == 0 and bool(site.calls)
         return CoveredSite(site.name, site.spec, site.role, site.kind, calls, where, kernels, training_only)

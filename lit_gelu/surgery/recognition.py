@@ -3,8 +3,6 @@
 import functools
 import inspect
 import math
-import operator
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.modules import FunctionActivation
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import CallForm, opaque_spec
+from lit_gelu.activations.naming.forms import opaque_spec
 from lit_gelu.errors import LitGeluError
 
 Arguments = Mapping[str, Any]
@@ -35,36 +33,18 @@ def _fused(arguments: Arguments) -> ActivationSpec | None:
     return ActivationSpec("gelu" if arguments["use_gelu"] else "relu")
 
 
-def _plain(name: str, *arguments: str) -> Callable[[Arguments], ActivationSpec | None]:
-    return lambda call: ActivationSpec.of(name, **{key: call[key] for key in arguments})
-
-
+# Operators that are no function of torch's by their name, or have other arguments than a spec.
 _SPECS: Mapping[str, Callable[[Arguments], ActivationSpec | None]] = {
     "_addmm_activation": _fused,
-    "_prelu_kernel": _plain("prelu"),
+    "_prelu_kernel": lambda _: ActivationSpec("prelu"),
     "_transformer_encoder_layer_fwd": _fused,
-    "celu": lambda arguments: ActivationSpec.of("celu", alpha=float(arguments["alpha"])),
     "elu": _elu,
-    "gelu": _plain("gelu", "approximate"),
-    "hardsigmoid": _plain("hard_sigmoid"),
-    "hardswish": _plain("hard_swish"),
     "hardtanh": lambda arguments: (
         ActivationSpec("relu6") if (arguments["min_val"], arguments["max_val"]) == (0, 6) else None
     ),
-    "leaky_relu": lambda arguments: ActivationSpec.of("leaky_relu", negative_slope=float(arguments["negative_slope"])),
-    "log_sigmoid": _plain("log_sigmoid"),
-    "log_sigmoid_forward": _plain("log_sigmoid"),
-    "mish": _plain("mish"),
+    "log_sigmoid": lambda _: ActivationSpec("log_sigmoid"),
+    "log_sigmoid_forward": lambda _: ActivationSpec("log_sigmoid"),
     "prelu": lambda arguments: ActivationSpec.of("prelu", num_parameters=arguments["weight"].numel()),
-    "relu": _plain("relu"),
-    "relu6": _plain("relu6"),
-    "selu": _plain("selu"),
-    "sigmoid": _plain("sigmoid"),
-    "silu": _plain("silu"),
-    "softplus": lambda arguments: ActivationSpec.of(
-        "softplus", beta=float(arguments["beta"]), threshold=float(arguments["threshold"])
-    ),
-    "tanh": _plain("tanh"),
 }
 
 # These hide sigmoids and tanhs, or ReLUs, that are never called by themselves.
@@ -84,17 +64,18 @@ def kernel_name(overload: Any) -> str:
 
 
 def kernel_spec(
-    overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], registry: ActivationRegistry
+    overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], table: "FunctionTable"
 ) -> ActivationSpec | None:
     """Return the canonical spec of what an ``OpOverload`` computes, ``None`` if it is no registered activation."""
-    read = _SPECS.get(kernel_name(overload))
-    if read is None:
-        return None
-    schema = overload._schema.arguments
+    schema, name = overload._schema.arguments, kernel_name(overload)
     arguments = {row.name: row.default_value for row in schema if row.has_default_value()}
-    spec = read(arguments | {row.name: value for row, value in zip(schema, args, strict=False)} | dict(kwargs))
+    arguments |= {row.name: value for row, value in zip(schema, args, strict=False)} | dict(kwargs)
+    function = table.find(getattr(F, name, None))
+    if function is not None and name not in _SPECS:
+        return table.spec(function, (), arguments)
+    spec = _SPECS[name](arguments) if name in _SPECS else None
     try:
-        return None if spec is None else registry.resolve(spec)
+        return None if spec is None else table.registry.resolve(spec)
     except LitGeluError:  # the registry lacks it
         return None
 
@@ -115,7 +96,8 @@ class KnownFunction:
 
     function: Callable[..., Any]  # the function, or the tensor's method
     entry: ActivationEntry
-    call: CallForm | None = None  # how its row reads a call of it, where a call's arguments are not those of a spec
+    # From a call's arguments to those of a spec, where they are others.
+    read: Callable[..., dict[str, Any]] | None = None
 
     @property
     def name(self) -> str:
@@ -138,8 +120,8 @@ class KnownFunction:
 
     def arguments_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by name, without the input."""
-        if self.call is not None:
-            names = self.call.parameters
+        if self.read is not None:
+            names = tuple(inspect.signature(self.read).parameters)
         elif inspect.isfunction(self.function):
             names = tuple(inspect.signature(self.function).parameters)[1:]
         else:
@@ -151,11 +133,6 @@ class KnownFunction:
         return arguments | ({"inplace": True} if overwrites else {})
 
 
-_Functions = dict[Any, KnownFunction]
-_Table = tuple[list[ActivationEntry], _Functions]
-_TABLES: weakref.WeakKeyDictionary[ActivationRegistry, _Table] = weakref.WeakKeyDictionary()
-
-
 class FunctionTable:
     """The functions of torch that a registry's activations are the same as, under all names that torch has for them."""
 
@@ -163,20 +140,12 @@ class FunctionTable:
     # and with an underscore for the one that overwrites its input, which are found by their name.
 
     def __init__(self, registry: ActivationRegistry) -> None:
-        self._registry = registry
-        entries = registry.entries()  # of this context: a scope has more
-        before, functions = _TABLES.get(registry, ((), {}))
-        if not entries or len(before) != len(entries) or not all(map(operator.is_, before, entries)):
-            functions = {}  # made anew only when the rows are others
-            for entry in entries:
-                for function in entry.functions:
-                    for form in _forms(function):
-                        functions.setdefault(form, KnownFunction(form, entry))
-                for call in entry.calls:
-                    for form in _forms(call.function):
-                        functions.setdefault(form, KnownFunction(form, entry, call=call))
-            _TABLES[registry] = entries, functions
-        self._functions = functions
+        self.registry = registry
+        self._functions: dict[Any, KnownFunction] = {}
+        for entry in registry.entries():
+            for function, read in {**dict.fromkeys(entry.functions), **entry.calls}.items():
+                for form in _forms(function):
+                    self._functions.setdefault(form, KnownFunction(form, entry, read))
 
     def find(self, function: Any) -> KnownFunction | None:
         """Return what is known of a function, ``None`` if an object is no activation."""
@@ -196,9 +165,9 @@ class FunctionTable:
         """Return the canonical spec of one call; for arguments that are no plain data an opaque one."""
         arguments = function.arguments_of(args, kwargs)
         try:
-            if function.call is not None:
-                arguments = function.call.read(arguments)
-            return self._registry.resolve(ActivationSpec.of(function.name, **arguments))
+            if function.read is not None:
+                arguments = function.read(**arguments)
+            return self.registry.resolve(ActivationSpec.of(function.name, **arguments))
         except LitGeluError:
             pass  # a tensor as an argument, or one that the activation's module does not have: not to be rebuilt
         plain = {key: value for key, value in arguments.items() if isinstance(value, (bool, int, float, str))}

@@ -12,7 +12,7 @@ from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.display import Displayed, count_of
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.changes import RewrittenCall, edits_of
+from lit_gelu.surgery.changes import edits_of
 from lit_gelu.surgery.observation import ActivationCall, CallWatcher
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction, activation_spec, hidden_modules, is_gate
 from lit_gelu.surgery.source import WrittenCall, written_calls
@@ -69,9 +69,7 @@ def relative_name(name: str, base: str) -> str:
     # ("a.act#1", "b.mlp") gives "^^a.act#1".
     path, tail = _split(name)
     base_parts = _parts(base)
-    common = next(
-        (i for i, (a, b) in enumerate(zip(path, base_parts, strict=False)) if a != b), min(len(path), len(base_parts))
-    )
+    common = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(path, base_parts, strict=False))])
     return "^" * (len(base_parts) - common) + ".".join(path[common:]) + tail
 
 
@@ -212,7 +210,7 @@ class Survey:
                     self._held_functions.setdefault(key, {})[name] = row
             for edit in edits_of(module):
                 # Else the child is a site of its own, such as a function that was held.
-                if isinstance(edit, RewrittenCall) and edit.name != edit.child:
+                if edit.name is not None and edit.name != edit.child:
                     name = absolute_name(edit.name, self._names[key][0])
                     self._swapped_calls[id(getattr(module, edit.child))] = name
 

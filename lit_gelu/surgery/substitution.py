@@ -22,16 +22,7 @@ from torch.utils import _pytree as pytree
 from lit_gelu.activations import ActivationSpec
 from lit_gelu.errors import SwapError
 from lit_gelu.sandbox import equal
-from lit_gelu.surgery.changes import (
-    Change,
-    Edit,
-    RewrittenCall,
-    SetAttribute,
-    SetChild,
-    edited_class,
-    make_all,
-    share_hooks,
-)
+from lit_gelu.surgery.changes import Change, Edit, SetAttribute, SetChild, edited_class, in_effect, share_hooks
 from lit_gelu.surgery.observation import Key, before_every_module, key_of, locate, on_the_side, run
 from lit_gelu.surgery.sites import ActivationSite, Survey, relative_name
 from lit_gelu.surgery.source import CallPlace
@@ -79,7 +70,7 @@ def substitution(survey: Survey, site: ActivationSite, module: nn.Module) -> Sub
     caller = call.owner
     taken = {*dir(type(caller)), *vars(caller), *caller._modules, *caller._parameters, *caller._buffers}
     child = next(name for name in candidates if name not in taken)
-    edit = RewrittenCall(obstacle, child, relative)
+    edit = Edit(obstacle, child, relative)
     return Substitution(site, module, f"{owner}.{child}".removeprefix("."), "call rewritten", (edit,))
 
 
@@ -92,7 +83,7 @@ def _calls_with_more(site: ActivationSite, declared: ActivationSpec) -> tuple[Ed
         if isinstance(place, CallPlace) and call.owner is site.module:
             expression = ast.parse(place.text, mode="eval").body
             if isinstance(expression, ast.Call) and (len(expression.args) != 1 or expression.keywords):
-                edits.append(RewrittenCall(place, attribute, attribute))
+                edits.append(Edit(place, attribute, attribute))
         elif any(spec != declared for spec in call.specs):
             reason = place if isinstance(place, str) else f"that is in {type(call.owner).__name__}"
             raise SwapError(
@@ -271,7 +262,7 @@ def require_effect(model: nn.Module, input_sample: Any, planned: Sequence[Substi
             callers.setdefault(id(module), set()).update([] if origin is None else [key_of(origin, "")])
 
     if awaited:
-        with _in_effect(changes_for(model, planned)), before_every_module(note):
+        with in_effect(changes_for(model, planned)), before_every_module(note):
             try:
                 _outputs(model, input_sample)
             except SwapError as error:
@@ -292,16 +283,6 @@ def require_effect(model: nn.Module, input_sample: Any, planned: Sequence[Substi
             reason = "it would run from other places too: the module's code goes through its children"
         if reason:
             raise SwapError(f"{row.site.name!r} cannot be swapped: {reason}. {_REMEDY}")
-
-
-@contextlib.contextmanager
-def _in_effect(changes: Sequence[Change]) -> Iterator[None]:
-    make_all(changes)
-    try:
-        yield
-    finally:
-        for change in reversed(changes):
-            change.revert()
 
 
 class _OnCopies(nn.Module):
@@ -329,7 +310,7 @@ def require_no_aliasing(survey: Survey, input_sample: Any, planned: Sequence[Sub
 
     def relies_on_it(*, training: bool) -> bool:
         plain, again = (_outputs(model, input_sample, training=training) for _ in range(2))
-        with _in_effect([change for change in changes_for(model, on_copies) if change.name not in {_FLAG, _NESTED}]):
+        with in_effect([change for change in changes_for(model, on_copies) if change.name not in {_FLAG, _NESTED}]):
             copied = _outputs(model, input_sample, training=training)
         # Of a model that does not repeat itself nothing is known.
         return _same(plain, again) and not _same(plain, copied)

@@ -16,11 +16,11 @@ from torch import nn
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.naming.importing import import_object
-from lit_gelu.activations.naming.spec import dotted_path
+from lit_gelu.activations.naming.spec import dotted_path, read_spec
 from lit_gelu.activations.numerics.channels import INFER
 from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.changes import make_all, mark, revert_all
+from lit_gelu.surgery.changes import in_effect, mark, revert_all
 from lit_gelu.surgery.channels import with_inferred_channels
 from lit_gelu.surgery.report import LEFT, SwappedSite, SwapReport, in_one_line, table_of_sites
 from lit_gelu.surgery.sites import ActivationSite, Survey, names_for_patterns, without_wrappers
@@ -101,10 +101,8 @@ class ActivationSelector(Selector):
         present = {name: parameter.default for name, parameter in parameters.items()} | spec.arguments
         # As written, with arguments that equal their defaults, which `resolve` drops.
         written, required = self.activation, selected.arguments
-        if isinstance(written, str) and "." not in written.partition("(")[0]:
-            written = ActivationSpec.parse(written)
-        if isinstance(written, Mapping) and "name" in written:
-            written = ActivationSpec(written["name"], tuple((key, v) for key, v in written.items() if key != "name"))
+        if isinstance(written, str | Mapping):
+            written = read_spec(written)
         if isinstance(written, ActivationSpec) and registry.entry(written.name).name == selected.name:
             required = written.arguments | required
         return all(present.get(name, inspect.Parameter.empty) == value for name, value in required.items())
@@ -140,8 +138,7 @@ def selector_of(target: Any) -> Selector:
             return selector_of(import_object(target.removeprefix("class:").strip()))
         case str() if target.startswith("activation:"):
             text = target.removeprefix("activation:").strip()
-            if "." not in text.partition("(")[0]:
-                ActivationSpec.parse(text)  # refuses what is no spec before anything is looked for
+            read_spec(text)  # refuses what is no spec before anything is looked for
             return ActivationSelector(text)
         case str():
             return NameSelector(target)
@@ -191,7 +188,8 @@ class SwapPlan(Displayed):
     def apply(self) -> SwapReport:
         """Change the model, and return the report; if any step fails, what was changed is put back."""
         changes = changes_for(self.model, list(self.placements))
-        make_all(changes)
+        with in_effect(changes) as made:
+            made.pop_all()
         return SwapReport(self.rows, self.skipped, self.notes, partial(revert_all, changes))
 
     def _summary(self) -> str:

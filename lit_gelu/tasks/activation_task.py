@@ -16,7 +16,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torchmetrics import MeanMetric
 
 from lit_gelu import activations
-from lit_gelu.activations.analysis.initialisation import init_unit_norm_rows_
+from lit_gelu.activations.analysis.initialisation import unit_norm_rows_
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.callbacks.checkpoint_file import loading
@@ -159,9 +159,11 @@ class ActivationTask(LightningModule, ABC):
     def init_dense_layers_(self) -> None:
         """Draw the rows of every hidden layer's weight, and of ``output``'s, with length 1, biases 0, in place."""
         infer_channels_(self)
+        output: Any = self.get_submodule("output")
         hidden = [layer.linear for layer in self.modules() if isinstance(layer, HiddenLayer)]
-        for linear in [*hidden, self.get_submodule("output")]:  # not what an activation may hold
-            init_unit_norm_rows_(linear)
+        for linear in [*hidden, output]:  # not what an activation may hold
+            unit_norm_rows_(linear.weight)
+            nn.init.zeros_(linear.bias)
 
     def configure_optimizers(self) -> Any:
         """Return Adam with the constant ``learning_rate`` that the subclass sets."""
@@ -169,8 +171,10 @@ class ActivationTask(LightningModule, ABC):
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:  # noqa: ARG002 - Lightning's signature
         """Return the loss of the batch and log it, measured with noise off."""
-        measures_noise_free = self.logs_noise_free_training_loss and self.is_noisy
-        noise_free = self.noise_free_loss(*batch) if measures_noise_free else None
+        noise_free: Tensor | None = None
+        if self.logs_noise_free_training_loss and self.is_noisy:
+            with torch.no_grad(), evaluation_mode(self):
+                noise_free = self.mean_loss(*batch)
         loss = self.mean_loss(*batch)
         self.log("train_loss", loss.detach() if noise_free is None else noise_free, prog_bar=True)
         return loss
@@ -195,12 +199,6 @@ class ActivationTask(LightningModule, ABC):
         if modules != self._modules_seen[0]:  # at the first step, and when a callback has swapped a module
             self._modules_seen = (modules, any(adds_noise(module, self.registry) for module in modules))
         return self._modules_seen[1] or self.activation_spec.opaque
-
-    @torch.no_grad()
-    def noise_free_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return `mean_loss`, without gradient, in evaluation mode; every module's own mode is as it was afterwards."""
-        with evaluation_mode(self):
-            return self.mean_loss(inputs, labels)
 
     def on_fit_start(self) -> None:
         """Refuse an activation that the run's checkpoints could not hold, before the first step is spent."""

@@ -109,7 +109,6 @@ class CIFAR100WideResNet(ClassificationTask):
         width_factor: :math:`k`; the stages have :math:`16k, 32k` and :math:`64k` channels.
         dropout: Probability of dropping a unit between the two convolutions of a block.
         weight_decay: As explained above; 5e-4 is Zagoruyko and Komodakis's.
-        decay_gammas: Whether weight decay covers the scales of batch normalisation.
         epochs: Epochs until the learning rate is 0; as many as the Trainer's ``max_epochs``.
         channels_last: Whether weights are kept in torch's channels-last order, which GPUs are faster with.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
@@ -132,7 +131,6 @@ class CIFAR100WideResNet(ClassificationTask):
         width_factor: int = 4,
         dropout: float = 0.3,
         weight_decay: float = 1e-3,
-        decay_gammas: bool = True,
         epochs: int = 50,
         channels_last: bool = False,
         registry: ActivationRegistry | None = None,
@@ -142,7 +140,6 @@ class CIFAR100WideResNet(ClassificationTask):
         check_numbers(blocks_per_stage=blocks_per_stage, width_factor=width_factor, epochs=epochs)
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
-        self.decay_gammas = decay_gammas
         make_activation = self.activation_maker(activation, STEM_CHANNELS)
         norm = partial(nn.BatchNorm2d, eps=EPS, momentum=0.1)
         self.stem = nn.Sequential(
@@ -199,11 +196,10 @@ class CIFAR100WideResNet(ClassificationTask):
 
     def decayed_parameters(self) -> list[Tensor]:
         """Return the parameters that weight decay covers, see the class."""
-        layers = (nn.Conv2d, nn.Linear, *([_BatchNorm] if self.decay_gammas else []))
         names = {
             f"{name}.weight"
             for name, module in self.named_modules()
-            if isinstance(module, layers) and not is_of_activation(name)
+            if isinstance(module, nn.Conv2d | nn.Linear | _BatchNorm) and not is_of_activation(name)
         }
         return [parameter for name, parameter in self.named_parameters() if name in names]
 

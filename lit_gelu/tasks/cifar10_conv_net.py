@@ -60,10 +60,6 @@ class GaussianNoise(nn.Module):
             return inputs
         return inputs + self.deviation * torch.randn_like(inputs)
 
-    def extra_repr(self) -> str:
-        """Return the deviation, for ``print``."""
-        return f"deviation={self.deviation}"
-
 
 class CIFAR10ConvNet(ClassificationTask):
     """Nine convolutions, global average pooling and a linear layer, for 32x32 colour images: 1,408,244 parameters.
@@ -76,7 +72,7 @@ class CIFAR10ConvNet(ClassificationTask):
       pool, dropout .5; a 3x3 convolution without padding (8x8 to 6x6) and two 1x1 convolutions, 192 channels each; each
       convolution without bias, followed by batch normalisation (epsilon 1e-4, momentum .1) and the activation;
     - the mean over the 6x6 places, a linear layer without bias to ten logits, and batch normalisation of the logits,
-      which is in the code only (D9; ``norm_logits=False`` gives a linear layer with bias instead);
+      which is in the code only (D9);
     - all weights Glorot uniform: neither the unit-norm rows of the paper's MNIST nets (D12), nor the epsilon 1e-6 and
       the normal weights of Salimans and Kingma's code (D11);
     - mean cross-entropy without weight decay, no augmentation; 200 epochs in batches of 100; GELU in its tanh form;
@@ -97,7 +93,6 @@ class CIFAR10ConvNet(ClassificationTask):
         keep: Probability of keeping a unit after each max pool in training.
         noise: Standard deviation of the noise on the input in training.
         channels: Channels of the first three convolutions and of the others; smaller ones are for quick runs.
-        norm_logits: Whether the logits are batch-normalised; otherwise the last layer has a bias.
         channels_last: Whether weights are kept in torch's channels-last order, the faster one on GPUs and most CPUs.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
@@ -119,7 +114,6 @@ class CIFAR10ConvNet(ClassificationTask):
         keep: float = 0.5,
         noise: float = 0.15,
         channels: tuple[int, int] = (96, 192),
-        norm_logits: bool = True,
         channels_last: bool = True,
         registry: ActivationRegistry | None = None,
     ) -> None:
@@ -149,16 +143,12 @@ class CIFAR10ConvNet(ClassificationTask):
             *(layer(second, second, kernel_size=1) for _ in range(2)),
         )
         self.pool = nn.AdaptiveAvgPool2d(1)
-        linear = nn.Linear(second, CLASSES, bias=not norm_logits)
-        self.output = nn.Sequential(OrderedDict(linear=linear))
-        if norm_logits:
-            self.output.add_module("norm", nn.BatchNorm1d(CLASSES, eps=EPS, momentum=MOMENTUM))
+        linear, norm = nn.Linear(second, CLASSES, bias=False), nn.BatchNorm1d(CLASSES, eps=EPS, momentum=MOMENTUM)
+        self.output = nn.Sequential(OrderedDict(linear=linear, norm=norm))
         infer_channels_(self)
         weights = [module.conv.weight for module in self.features if isinstance(module, ConvLayer)]
         for weight in [*weights, linear.weight]:  # not what an activation may hold
             nn.init.xavier_uniform_(weight)
-        if linear.bias is not None:
-            nn.init.zeros_(linear.bias)
         if channels_last:
             self.to(memory_format=torch.channels_last)
         self.example_input_array = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))

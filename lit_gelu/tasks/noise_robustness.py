@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
-from lit_gelu.arguments import check_count, check_flags, check_one_of
+from lit_gelu.arguments import check_count
 from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.errors import ArgumentError, shown
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
 
-Per = Literal["pixel", "image"]
 _ROWS = 1000  # of tensors given whole; a bound on memory, without effect on the noise
 
 
@@ -35,8 +34,6 @@ class RobustnessCurves(Displayed):
     error_spread: tuple[float, ...]
     loss_spread: tuple[float, ...]
     samples: int
-    per: str
-    clip: bool
     draws: int
     seed: int
 
@@ -54,8 +51,6 @@ def noise_robustness(
     module: nn.Module,
     data: Any,
     levels: Sequence[float],
-    per: Per = "pixel",
-    clip: bool = False,
     draws: int = 1,
     seed: int = 0,
 ) -> RobustnessCurves:
@@ -77,8 +72,6 @@ def noise_robustness(
         data: A LightningDataModule, whose test set is taken; a DataLoader, or another iterable of batches ``(inputs,
             labels)``; or such a pair of tensors. Inputs are of a floating dtype, labels ``[batch]``, integers.
         levels: The levels ``a``, in units of the inputs: finite numbers of at least 0.
-        per: Whether a number is drawn for each ``"pixel"``, or one for each ``"image"``.
-        clip: Whether noisy inputs are clipped to [0, 1].
         draws: Draws at each level; the curves are means over them.
         seed: Seed of the draws, an integer of at least 0.
 
@@ -103,8 +96,6 @@ def noise_robustness(
         raise ArgumentError(
             f"levels={shown(levels)} is not accepted. Give finite numbers of at least 0, such as [0, 0.5, 1, 2, 3]."
         )
-    check_one_of(get_args(Per), per=per)
-    check_flags(clip=clip)
     check_count("draws", draws, 1)
     check_count("seed", seed, 0)
     places = list(np.ndindex(len(strengths), draws))
@@ -122,7 +113,8 @@ def noise_robustness(
             inputs, labels = _checked_batch(batch)
             samples += len(labels)
             for place in places:
-                noisy = add_uniform_noise(inputs, strengths[place[0]], generators[place], per, clip)
+                uniform = torch.rand(inputs.shape, generator=generators[place], dtype=torch.float32)
+                noisy = inputs + uniform.mul_(2).sub_(1).mul_(strengths[place[0]]).to(inputs)
                 sums[place] += _wrong_and_loss(module, noisy.to(device), labels)
     if not samples:
         raise ArgumentError("The data hold no sample. Give a test set, a DataLoader or a pair (inputs, labels).")
@@ -132,7 +124,7 @@ def noise_robustness(
     (error, loss), (error_spread, loss_spread) = (
         (tuple(values[:, 0].tolist()), tuple(values[:, 1].tolist())) for values in (means.mean(axis=1), spreads)
     )
-    return RobustnessCurves(strengths, error, loss, error_spread, loss_spread, samples, per, clip, draws, seed)
+    return RobustnessCurves(strengths, error, loss, error_spread, loss_spread, samples, draws, seed)
 
 
 def _wrong_and_loss(module: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
@@ -148,14 +140,6 @@ def _wrong_and_loss(module: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor
     labels = labels.to(logits.device)
     wrong = (logits.argmax(dim=1) != labels).sum().double()
     return torch.stack([wrong, functional.cross_entropy(logits.double(), labels, reduction="sum")])
-
-
-def add_uniform_noise(inputs: Tensor, level: float, generator: torch.Generator, per: Per, clip: bool) -> Tensor:
-    """Return ``inputs + u`` with ``u`` uniform in ``[-level, level)``."""
-    shape = inputs.shape if per == "pixel" else (len(inputs), *[1] * (inputs.ndim - 1))
-    uniform = torch.rand(shape, generator=generator, dtype=torch.float32)
-    noisy = inputs + uniform.mul_(2).sub_(1).mul_(level).to(inputs)
-    return noisy.clamp_(0, 1) if clip else noisy
 
 
 def _batches(data: Any) -> Iterator[Any]:

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, overload
+from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
@@ -19,14 +19,8 @@ from lit_gelu.tasks.activation_task import check_numbers
 class _ForeachOptimizer(Optimizer, ABC):
     """Updates all parameters of a group that have a gradient by a few operations over lists of tensors."""
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # overloads
         """Update every parameter that has a gradient; return the loss that ``closure`` computes anew, if given."""
         loss = None
         if closure is not None:

@@ -176,14 +176,18 @@ def test_a_target_that_is_none_is_a_mistake(target, relu_file):
     assert main(["vectors", "score", target, "--vectors", str(relu_file)]) == 2
 
 
+@pytest.mark.full
+def test_the_middle_of_two_numbers_is_refused(tmp_path):
+    with pytest.raises(AuditError):  # elu's limit
+        write_vectors("elu(alpha=1.01171875)", "bf16", tmp_path)
+
+
 def test_what_cannot_be_taken_is_refused(relu_file, tmp_path):
     for spec, dtype in (("xielu", "bf16"), ("softplus(threshold=5.0)", "bf16"), ("gelu", "float64")):
         with pytest.raises(ArgumentError):
             write_vectors(spec, dtype, tmp_path)
     with pytest.raises(ArgumentError):
         score_vectors(torch.relu, relu_file, order=3)
-    with pytest.raises(AuditError):  # elu's limit is the middle of two numbers of bfloat16
-        write_vectors("elu(alpha=1.01171875)", "bf16", tmp_path)
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     for path in (tmp_path / "other.npz", tmp_path / "missing.npz", tmp_path):
         with pytest.raises(DataError):

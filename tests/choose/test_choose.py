@@ -28,11 +28,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lit_gelu import activations, surgery
-from lit_gelu.activations.errors import UnknownActivationError
 from lit_gelu.choose import TrainedRun, choose, training
 from lit_gelu.choose.choose import _metric
 from lit_gelu.choose.training import RunFolder, Setup, settings_of
-from lit_gelu.errors import ArgumentError
+from lit_gelu.errors import ArgumentError, UnknownActivationError
 
 QUICK = {"seeds": 2, "max_epochs": 2, **CPU}
 NOT_TRAINED = {"side_effect": SystemExit("trained")}

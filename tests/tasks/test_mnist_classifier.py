@@ -8,8 +8,8 @@ from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.errors import OpaqueActivationError, UnknownActivationError
 from lit_gelu.data import DigitsData, MNISTData
+from lit_gelu.errors import SpecError, UnknownActivationError
 from lit_gelu.tasks import MNISTClassifier
 
 
@@ -52,7 +52,7 @@ def test_checkpoint_round_trip(tmp_path, activation):
 def test_what_was_never_registered_trains_but_is_refused_in_checkpoints(tmp_path, activation):
     model = MNISTClassifier(activation, hidden_layers=1)
     assert model.activation_spec.opaque
-    with pytest.raises(OpaqueActivationError):
+    with pytest.raises(SpecError):
         quiet_trainer(max_epochs=1, enable_checkpointing=True, default_root_dir=tmp_path).fit(
             model, datamodule=SmallData()
         )
@@ -63,7 +63,7 @@ def test_what_was_never_registered_trains_but_is_refused_in_checkpoints(tmp_path
     trainer = quiet_trainer(max_epochs=1)
     trainer.fit(model, datamodule=SmallData())
     assert not torch.equal(model.output.weight, before)
-    with pytest.raises(OpaqueActivationError):
+    with pytest.raises(SpecError):
         trainer.save_checkpoint(tmp_path / "refused.ckpt")
     assert not list(tmp_path.rglob("*.ckpt"))
 

@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.scalar import ScalarActivation, checked_interval
 from lit_gelu.activations.numerics.sampling import Function, bisect, sampling_grid
 from lit_gelu.display import Displayed, HtmlTable
+from lit_gelu.errors import ArgumentError
 
 _EPSILON = torch.finfo(torch.float64).eps
 _ROUNDING = 16 * _EPSILON  # two values that differ by less than this share are equal
@@ -39,10 +39,6 @@ class LargestDifference:
     def __str__(self) -> str:
         where = [f"{x:.7g}" for x in self.places] + [f"all of [{a:.7g}, {b:.7g}]" for a, b in self.stretches]
         return f"{self.largest:.7g} at {', '.join(where)}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain data for JSON."""
-        return {"largest": self.largest, "places": [*self.places], "stretches": [[*pair] for pair in self.stretches]}
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,8 +69,7 @@ class ActivationComparison(Displayed):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain data for JSON."""
-        differences = {name: getattr(self, name).to_dict() for name in ("value", "slope", "curvature")}
-        return {"a": self.a, "b": self.b, "interval": [*self.interval], **differences}
+        return asdict(self)
 
     def _summary(self) -> str:
         figures = f"f {self.value.largest:.4g}, f' {self.slope.largest:.4g}, f'' {self.curvature.largest:.4g}"
@@ -105,8 +100,7 @@ def compare(
         Sizes, good to float64 rounding, and places, good to about 1e-12 (``f''``: 1e-10).
 
     Raises:
-        ActivationArgumentError: If the interval is empty or infinite, or one of the two is not elementwise, or not
-            finite there.
+        ArgumentError: If the interval is empty or infinite, or one of the two is not elementwise, or not finite there.
 
     Example:
         >>> result = compare("gelu", "gelu_tanh")
@@ -138,7 +132,7 @@ def _check_finite(f: Function, x: Tensor) -> None:
     """Refuse a function that is not finite on all of ``x``: its difference from another would be undefined."""
     finite = f(x).isfinite()
     if not bool(finite.all()):
-        raise ActivationArgumentError(
+        raise ArgumentError(
             f"An activation is not finite at {x[~finite][0].item():g}. Choose an interval without that place."
         )
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.scalar import ScalarActivation, checked_interval
+from lit_gelu.errors import ArgumentError
 from lit_gelu.extras import new_figure
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def plot(
         activation, computed in float64.
 
     Raises:
-        ActivationArgumentError: If there are no activations or too many to be told apart, if one is not elementwise, if
-            the interval is empty or infinite, or if an order is none of 0, 1 and 2.
+        ArgumentError: If there are no activations or too many to be told apart, if one is not elementwise, if the
+            interval is empty or infinite, or if an order is none of 0, 1 and 2.
         MissingExtraError: If matplotlib is not installed.
 
     Example:
@@ -52,14 +52,10 @@ def plot(
     """
     low, high = checked_interval(interval)
     if not 0 < len(specs) <= _MOST:
-        raise ActivationArgumentError(
-            f"Cannot plot {len(specs)} activations: give one to {_MOST}, more cannot be told apart."
-        )
+        raise ArgumentError(f"Cannot plot {len(specs)} activations: give one to {_MOST}, more cannot be told apart.")
     orders = sorted(set(derivatives))
     if not orders or not set(orders) <= {0, 1, 2}:
-        raise ActivationArgumentError(
-            f"Cannot plot derivatives {list(derivatives)}. Give some of 0 (f itself), 1 and 2."
-        )
+        raise ArgumentError(f"Cannot plot derivatives {list(derivatives)}. Give some of 0 (f itself), 1 and 2.")
     scalars = [ScalarActivation.of(spec, registry) for spec in specs]
     figure = new_figure("A plot of activations", figsize=(13 / 3 * max(len(orders), 1.5), 4), layout="constrained")
     x = torch.linspace(low, high, _POINTS, dtype=torch.float64)

@@ -7,16 +7,14 @@ columns of an ``[in, out]`` matrix, which are torch's rows. He et al. 2015 (arXi
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.gaussian import gain
 from lit_gelu.activations.naming.names import Names, registry_or_default
-from lit_gelu.activations.naming.spec import ActivationSpec
+from lit_gelu.errors import ArgumentError
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 WEIGHT_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
@@ -47,9 +45,8 @@ class FedLayer:
 
     name: str  # fully qualified
     layer: WeightLayer
-    # The activation's spec, or its module if no text names it or it has parameters; None if the data, another weight
-    # layer or a normalisation layer feeds it.
-    activation: ActivationSpec | nn.Module | None
+    activation: nn.Module | None  # None if the data, another weight layer or a normalisation layer feeds it
+    text: str  # its spec; of a module without one the module
 
 
 def unit_norm_rows_(weight: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -62,22 +59,10 @@ def unit_norm_rows_(weight: Tensor, generator: torch.Generator | None = None) ->
         return weight.copy_((drawn / drawn.norm(dim=1, keepdim=True)).view_as(weight))
 
 
-def init_unit_norm_rows_(module: nn.Module, generator: torch.Generator | None = None) -> nn.Module:
-    """Initialise every ``nn.Linear`` of a module as the paper's fully connected nets: unit-norm rows, bias 0."""
-    # The output layer is initialised like the others, as in the authors' code. Other layers are left as they are.
-    for layer in module.modules():
-        if isinstance(layer, nn.Linear):
-            unit_norm_rows_(layer.weight, generator)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
-    return module
-
-
 def initialise_for_activations_(
     model: nn.Module,
     kind: str = "forward",
     *,
-    activation: Any = None,
     generator: torch.Generator | None = None,
     registry: Names | None = None,
 ) -> tuple[InitialisedLayer, ...]:
@@ -91,8 +76,6 @@ def initialise_for_activations_(
     Args:
         model: Any module; transposed convolutions count with their mean fan-in. Other layers are left as they are.
         kind: The kind of gain: ``"forward"``, ``"variance"`` or ``"backward"``.
-        activation: What feeds every layer but the first, for models whose activations are not registered modules;
-            by default the order of registration says.
         generator: Where the random numbers come from, on the weights' device; ``None`` is torch's default.
         registry: Where names are looked up; by default `lit_gelu.activations.registry`.
 
@@ -100,10 +83,9 @@ def initialise_for_activations_(
         One row for each layer, in the order of registration.
 
     Raises:
-        ActivationArgumentError: If an argument is not accepted, there is no layer, none of several is fed by an
-            activation, or a weight cannot be set.
-        DifferentChannelsError: If the parameters of an activation differ between its channels.
-        NoGaussianMomentsError: If an activation has no gain: f or f' is 0 for all pre-activations.
+        ArgumentError: If an argument is not accepted, there is no layer, none of several is fed by an activation, a
+            weight cannot be set, an activation differs between its channels or has no gain: f or f' is 0 for all
+            pre-activations.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 16))
@@ -111,12 +93,18 @@ def initialise_for_activations_(
         [('', 1.0), ('gelu', 1.53353)]
     """
     registry = registry_or_default(registry)
-    layers = _layers(model, activation, registry)
+    layers = fed_layers(model, registry)
+    if not layers:
+        raise ArgumentError(f"{type(model).__name__} has no linear or convolution layer to initialise.")
+    if len(layers) > 1 and all(row.activation is None for row in layers):
+        raise ArgumentError(
+            f"No activation stands between the {len(layers)} layers of {type(model).__name__} in the order of "
+            "registration. Have it hold its activations as modules of registered classes, each behind its layer."
+        )
     rows = []
     for fed in layers:
         factor = 1.0 if fed.activation is None else gain(fed.activation, kind, registry=registry)
-        text = _text(fed.activation, registry)
-        rows.append(InitialisedLayer(fed.name, text, factor, factor / math.sqrt(fan_in(fed.layer))))
+        rows.append(InitialisedLayer(fed.name, fed.text, factor, factor / math.sqrt(fan_in(fed.layer))))
     with torch.no_grad():
         for fed, row in zip(layers, rows, strict=True):
             weight = fed.layer.weight
@@ -128,55 +116,30 @@ def initialise_for_activations_(
     return tuple(rows)
 
 
-def _layers(model: nn.Module, activation: Any, registry: Names) -> list[FedLayer]:
-    layers = fed_layers(model, registry)
-    if not layers:
-        raise ActivationArgumentError(f"{type(model).__name__} has no linear or convolution layer to initialise.")
-    if activation is not None:
-        feed = activation if isinstance(activation, nn.Module) else registry.resolve(activation)
-        if isinstance(feed, ActivationSpec) and feed.opaque:
-            feed = registry.create(activation)
-        return [FedLayer(row.name, row.layer, feed if index else None) for index, row in enumerate(layers)]
-    if len(layers) > 1 and all(row.activation is None for row in layers):
-        raise ActivationArgumentError(
-            f"No activation stands between the {len(layers)} layers of {type(model).__name__} in the order of "
-            "registration. Name it: initialise_for_activations_(model, activation='gelu')."
-        )
-    return layers
-
-
-def _text(activation: ActivationSpec | nn.Module | None, registry: Names) -> str:
-    """Return what a row says of the activation that feeds a layer: its spec, of a module without one the module."""
-    if isinstance(activation, nn.Module) and not (spec := registry.spec_of(activation)).opaque:
-        return str(spec)
-    return "" if activation is None else str(activation)
-
-
 def fed_layers(model: nn.Module, registry: Names) -> list[FedLayer]:
     """Return every weight layer of a model once, and the activation that feeds it, by order of registration."""
     # The activation is the last module of a registered class between this layer and the weight layer before it.
     # Dropout, pooling, identities and reshaping pass it on; a normalisation layer does not. What a ``forward`` does
     # otherwise (functions such as ``F.relu``, one activation called in several places, branches) is not seen.
-    feed: ActivationSpec | nn.Module | None = None
+    feed: tuple[nn.Module | None, str] = (None, "")
     rows: dict[nn.Module, FedLayer] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, WEIGHT_LAYERS):
             if isinstance(module.weight, nn.parameter.UninitializedParameter):
-                raise ActivationArgumentError(f"{name!r} has no shape yet: run the model once, then initialise it.")
+                raise ArgumentError(f"{name!r} has no shape yet: run the model once, then initialise it.")
             if parametrize.is_parametrized(module, "weight") or not isinstance(module.weight, nn.Parameter):
-                raise ActivationArgumentError(
+                raise ArgumentError(
                     f"The weight of {name!r} is computed from other parameters, so it cannot be set: initialise the "
                     "model before weight norm, spectral norm or another parametrisation is applied."
                 )
-            rows.setdefault(module, FedLayer(name, module, feed))
-            feed = None
+            rows.setdefault(module, FedLayer(name, module, *feed))
+            feed = None, ""
         elif isinstance(module, NORMALISATIONS):
-            feed = None
+            feed = None, ""
         elif not isinstance(module, nn.Identity) and registry.entry_of(module) is not None:
             spec = registry.spec_of(module)
-            # Parameters may have moved from where the spec has them; on the meta device there are none to be read.
-            has_values = any(not parameter.is_meta for parameter in module.parameters())
-            feed = module if spec.opaque or has_values else spec
+            on_meta = any(parameter.is_meta for parameter in module.parameters())  # without values
+            feed = (registry.create(spec) if on_meta else module), str(module if spec.opaque else spec)
     return list(rows.values())
 
 

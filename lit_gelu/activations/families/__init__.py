@@ -20,6 +20,9 @@ from lit_gelu.activations.families import (
     xielu,
     zero_identity_map,
 )
+from lit_gelu.activations.naming.entry import ActivationEntry
+from lit_gelu.activations.naming.forms import ModuleForm
+from lit_gelu.activations.numerics.arguments import DerivativeOf
 
 _RELU2, _HARD_SWISH, _HARD_MISH = piecewise_quadratic.ENTRIES
 _ROWS = (  # in the order in which pages list them
@@ -28,8 +31,20 @@ _ROWS = (  # in the order in which pages list them
     *(*softplus.ENTRIES[:2], *clipped_gelu.ENTRIES, _HARD_MISH, *mega_laplace.ENTRIES, *softplus.ENTRIES[2:]),
     *(*xielu.ENTRIES, *gated.ENTRIES),
 )
-# `tried` because torch's own modules check few of their arguments.
-ENTRIES = tuple(replace(row, tried=True, registered_by=f"lit-gelu {version('lit-gelu')}") for row in _ROWS)
+
+
+def _completed(row: ActivationEntry) -> ActivationEntry:
+    """Return a row with what it leaves out: the derivatives of a joint form that is exact, the class that it builds."""
+    derivative = row.derivative or (row.joint and DerivativeOf(row.joint))
+    modules = row.modules
+    if not modules and row.preset is None and isinstance(row.build, type):
+        modules = (ModuleForm(row.build),)
+    # `tried` because torch's own modules check few of their arguments.
+    by = f"lit-gelu {version('lit-gelu')}"
+    return replace(row, derivative=derivative, modules=modules, tried=True, registered_by=by)
+
+
+ENTRIES = tuple(map(_completed, _ROWS))
 COMPOSED = (mish.COMPOSED,)
 """What to compute instead of functions of torch that cannot be differentiated twice."""
 

@@ -8,16 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families.gaussian_gelu import HENDRYCKS_2016
 from lit_gelu.activations.families.gelu import EXACT_ONNX, gelu, gelu_derivative
 from lit_gelu.activations.families.swish import SILU_ONNX, silu, silu_derivative
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, largest
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes
+from lit_gelu.errors import ArgumentError
 from lit_gelu.memory import checked_memory, compute, memory_text
 
 FORMULAS = {
@@ -55,8 +54,8 @@ def cdf_linear(x: Tensor, distribution: Any = "normal") -> Tensor:
         distribution: One of the four names, or an object.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor, or ``distribution`` neither a name nor an object
-            whose ``cdf`` gives a tensor.
+        ArgumentError: If ``x`` is not a floating tensor, or ``distribution`` neither a name nor an object whose ``cdf``
+            gives a tensor.
 
     Example:
         >>> x = torch.tensor([-1e6, -1.0, 0.0, 1.0])
@@ -83,7 +82,7 @@ def cdf_linear(x: Tensor, distribution: Any = "normal") -> Tensor:
     bounded = x.clamp(min=-largest(x))
     probability = distribution.cdf(bounded)
     if not isinstance(probability, Tensor) or probability.shape != x.shape:
-        raise ActivationArgumentError(
+        raise ArgumentError(
             f"cdf_linear: {type(distribution).__name__}.cdf made no tensor of shape {tuple(x.shape)} of one. It must "
             "be elementwise: give a distribution of one number that computes with torch, not a batch of them."
         )
@@ -118,7 +117,7 @@ def check_distribution(distribution: Any) -> None:
     named = isinstance(distribution, str) and distribution in FORMULAS
     if not named and (isinstance(distribution, type) or not callable(getattr(distribution, "cdf", None))):
         accepted = ", ".join(map(repr, FORMULAS))
-        raise ActivationArgumentError(
+        raise ArgumentError(
             f"cdf_linear: distribution={distribution!r} is not accepted. Use one of {accepted}, or an object with a "
             "method cdf(x) from tensor to tensor, such as torch.distributions.Normal(0.0, 2.0)."
         )
@@ -175,7 +174,7 @@ class CDFLinear(nn.Module):
         memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what torch's functions need.
 
     Raises:
-        ActivationArgumentError: If ``distribution`` is neither, ``memory`` no mode, or ``"recompute"`` with an object.
+        ArgumentError: If ``distribution`` is neither, ``memory`` no mode, or ``"recompute"`` with an object.
 
     Example:
         >>> CDFLinear("cauchy")(torch.tensor([-1.0, 0.0, 1.0]))
@@ -190,7 +189,7 @@ class CDFLinear(nn.Module):
         self.distribution = distribution
         self.memory = checked_memory(memory)
         if memory == "recompute" and not isinstance(distribution, str):
-            raise ActivationArgumentError(
+            raise ArgumentError(
                 "memory='recompute' is not accepted with a distribution that is an object: tensors in it would get no "
                 "gradients. Leave memory out, or use torch.utils.checkpoint."
             )
@@ -249,7 +248,6 @@ ENTRIES = (
         function=cdf_linear,
         derivative=cdf_linear_derivative,
         facts=_facts,
-        modules=(ModuleForm(CDFLinear),),
         objects=("distribution",),
         onnx=_ONNX,
     ),

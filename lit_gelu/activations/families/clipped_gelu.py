@@ -7,14 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families.gelu import gelu, gelu_derivative
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, keep_nan
 from lit_gelu.activations.numerics.sampling import bisect
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
+from lit_gelu.errors import ArgumentError
 
 Bound = float | Tensor
 
@@ -33,7 +32,7 @@ def clipped_gelu(x: Tensor, min: Bound = -10.0, max: Bound = 10.0) -> Tensor:  #
         max: Upper bound.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``min`` not below ``max``.
+        ArgumentError: If ``x`` is not a floating tensor or ``min`` not below ``max``.
 
     Example:
         >>> clipped_gelu(torch.tensor([-1.0, 1.0, 20.0]))
@@ -60,7 +59,7 @@ def clipped_gelu_derivative(
 def _check_bounds(name: str, lower: Bound, upper: Bound) -> None:
     """Refuse numbers that leave nothing between them; tensors are not looked at, which would wait for the device."""
     if not isinstance(lower, Tensor) and not isinstance(upper, Tensor) and not lower < upper:
-        raise ActivationArgumentError(f"{name}: min={lower!r}, max={upper!r} is not accepted. Give min below max.")
+        raise ArgumentError(f"{name}: min={lower!r}, max={upper!r} is not accepted. Give min below max.")
 
 
 class ClippedGELU(nn.Module):
@@ -124,7 +123,6 @@ ENTRIES = (
         function=clipped_gelu,
         derivative=clipped_gelu_derivative,
         facts=_facts,
-        modules=(ModuleForm(ClippedGELU),),
         onnx=OnnxRecipes(
             native="Clip(Gelu(x, approximate='none'), min, max)",
             primitives="Clip(Mul(Mul(x, 0.5), Add(Erf(Div(x, SQRT_2)), 1.0)), min, max)",

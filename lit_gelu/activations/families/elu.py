@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
-from lit_gelu.activations.numerics.arguments import DerivativeOf, Derivatives, check_positive, elementwise, quotient
+from lit_gelu.activations.numerics.arguments import Derivatives, check_positive, elementwise, quotient
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
 
 # Klambauer et al. 2017: the fixed point of mean 0 and variance 1 is kept by these two, given there to more digits than
@@ -78,7 +78,7 @@ def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
         alpha: Minus the limit at ``-inf``; not 0.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``alpha`` not positive.
+        ArgumentError: If ``x`` is not a floating tensor or ``alpha`` not positive.
 
     Example:
         >>> celu(torch.tensor([-1.0, 0.0, 2.0]), alpha=2.0)
@@ -117,7 +117,6 @@ ENTRIES = (
         "elu",
         nn.ELU,
         function=elu,
-        derivative=DerivativeOf(elu_joint),
         joint=elu_joint,
         facts=_elu_facts,
         modules=(ModuleForm(nn.ELU, keeps_input=True),),
@@ -135,7 +134,6 @@ ENTRIES = (
         "selu",
         nn.SELU,
         function=selu,
-        derivative=DerivativeOf(selu_joint),
         joint=selu_joint,
         facts=ActivationFacts(
             formula="1.0507 x if x > 0 else 1.0507 1.6733 (exp(x) - 1)",
@@ -159,7 +157,6 @@ ENTRIES = (
         "celu",
         nn.CELU,
         function=celu,
-        derivative=DerivativeOf(celu_joint),
         joint=celu_joint,
         facts=_celu_facts,
         modules=(ModuleForm(nn.CELU, keeps_input=True),),

@@ -14,15 +14,14 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families.gelu import check_form, gelu, sigmoid_gelu_by_torch
 from lit_gelu.activations.families.piecewise_linear import relu
 from lit_gelu.activations.families.sigmoid import sigmoid
 from lit_gelu.activations.families.swish import swish, swish_by_torch
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import elementwise, one_node
 from lit_gelu.activations.numerics.channels import finite_number
+from lit_gelu.errors import ArgumentError
 from lit_gelu.memory import checked_memory, compute, memory_text
 
 
@@ -40,7 +39,7 @@ def glu(x: Tensor, dim: int = -1) -> Tensor:
         A tensor like ``x``, half as long in ``dim``.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor, or ``dim`` not a dimension of even size.
+        ArgumentError: If ``x`` is not a floating tensor, or ``dim`` not a dimension of even size.
 
     Example:
         >>> import torch
@@ -106,7 +105,7 @@ def swiglu(x: Tensor, dim: int = -1, beta: float = 1.0) -> Tensor:
 def halves(name: str, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Return the two halves of a dimension."""
     if not -x.dim() <= dim < x.dim() or x.shape[dim] % 2:
-        raise ActivationArgumentError(
+        raise ArgumentError(
             f"{name}: dim={dim} of x with shape {tuple(x.shape)} cannot be halved. Give a dimension of even size: the "
             "layer before has twice as many outputs as the layer after has inputs."
         )
@@ -229,7 +228,6 @@ ENTRIES = (
             "a sigmoid(b), with a the first half and b the second",
             "Dauphin et al. 2017, Language Modeling with Gated Convolutional Networks (arXiv 1612.08083)",
         ),
-        modules=(ModuleForm(nn.GLU),),
         functions=(F.glu,),
     ),
     ActivationEntry(
@@ -237,20 +235,17 @@ ENTRIES = (
         ReGLU,
         function=reglu,
         facts=_facts("max(a, 0) b, with a the first half and b the second", smoothness=0),
-        modules=(ModuleForm(ReGLU),),
     ),
     ActivationEntry(
         "geglu",
         GEGLU,
         function=geglu,
         facts=_facts("gelu(a) b, with a the first half and b the second"),
-        modules=(ModuleForm(GEGLU),),
     ),
     ActivationEntry(
         "swiglu",
         SwiGLU,
         function=swiglu,
         facts=_facts("a sigmoid(beta a) b, with a the first half and b the second"),
-        modules=(ModuleForm(SwiGLU),),
     ),
 )

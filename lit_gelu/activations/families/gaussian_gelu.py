@@ -59,7 +59,7 @@ def gaussian_gelu(x: Tensor, mu: float | Tensor = 0.0, sigma: float | Tensor = 1
         channel_dim: Which dimension of ``x`` the channels are.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor, ``sigma`` not positive, or a shape does not fit.
+        ArgumentError: If ``x`` is not a floating tensor, ``sigma`` not positive, or a shape does not fit.
 
     Example:
         >>> gaussian_gelu(torch.tensor([-1.0, 0.0, 1.0]), mu=0.5, sigma=2.0)
@@ -160,8 +160,8 @@ class GaussianGELU(ChannelModule):
         memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what torch's functions need.
 
     Raises:
-        ActivationArgumentError: If ``mu`` is not finite or ``sigma`` not positive and finite, ``memory`` no mode, or
-            the channels are no number or given for fixed values.
+        ArgumentError: If ``mu`` is not finite or ``sigma`` not positive and finite, ``memory`` no mode, or the channels
+            are no number or given for fixed values.
 
     Example:
         >>> GaussianGELU(mu=0.5, sigma=2.0)(torch.tensor([-1.0, 0.0, 1.0]))

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families.gaussian_gelu import HENDRYCKS_2016, gaussian_gelu_joint
 from lit_gelu.activations.families.swish import swish, swish_derivative, swish_joint
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
@@ -28,6 +27,7 @@ from lit_gelu.activations.numerics.gates import (
     unbounded_normal_gate,
 )
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxOperator, OnnxRecipes, OnnxSpelling
+from lit_gelu.errors import ArgumentError
 from lit_gelu.memory import checked_memory, compute, memory_text
 
 FORMS = ("none", "tanh", "sigmoid")
@@ -52,7 +52,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
         approximate: Which form: ``"none"``, ``"tanh"`` or ``"sigmoid"``.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``approximate`` not one of the three.
+        ArgumentError: If ``x`` is not a floating tensor or ``approximate`` not one of the three.
 
     Example:
         >>> x = torch.tensor([-10.0, -1.0, 0.0, 1.0], dtype=torch.float64)
@@ -119,9 +119,7 @@ def check_form(name: str, approximate: str) -> None:
     """Refuse a form of GELU that does not exist."""
     if approximate not in FORMS:
         accepted = ", ".join(repr(form) for form in FORMS)
-        raise ActivationArgumentError(
-            f"{name}: approximate={approximate!r} is not a form of GELU. Use one of {accepted}."
-        )
+        raise ArgumentError(f"{name}: approximate={approximate!r} is not a form of GELU. Use one of {accepted}.")
 
 
 def sigmoid_gelu_by_torch(x: Tensor) -> Tensor:
@@ -164,7 +162,7 @@ class SigmoidGELU(nn.Module):
         memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what torch's functions need.
 
     Raises:
-        ActivationArgumentError: If ``memory`` is no mode.
+        ArgumentError: If ``memory`` is no mode.
 
     Example:
         >>> SigmoidGELU()(torch.tensor([-1.0, 0.0, 1.0]))
@@ -198,7 +196,7 @@ def build_gelu(approximate: str = "none", memory: str = "autograd") -> nn.Module
         return SigmoidGELU(memory)
     if memory != "autograd":
         checked_memory(memory)
-        raise ActivationArgumentError(
+        raise ArgumentError(
             f"'gelu': memory={memory!r} is not accepted with approximate={approximate!r}: torch's function keeps its "
             "input alone already. Leave memory out."
         )

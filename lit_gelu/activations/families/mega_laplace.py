@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import check_positive, elementwise, elementwise_derivative
 from lit_gelu.activations.numerics.channels import finite_number
 from lit_gelu.activations.numerics.gates import (
@@ -36,7 +35,7 @@ def mega_laplace(x: Tensor, mu: float = 0.707107, sigma: float = 0.282095) -> Te
         sigma: Standard deviation, positive.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``sigma`` not positive.
+        ArgumentError: If ``x`` is not a floating tensor or ``sigma`` not positive.
 
     Example:
         >>> mega_laplace(torch.tensor([0.0, 0.707107, 1.0]))
@@ -99,7 +98,6 @@ ENTRIES = (
             gate=True,
         ),
         aliases=("laplace",),
-        modules=(ModuleForm(MegaLaplace),),
         onnx=OnnxRecipes(native="Mul(Add(Erf(Div(Sub(x, mu), sigma * SQRT_2)), 1.0), 0.5)", absolute=2e-8),
     ),
 )

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import CallForm, ModuleForm
-from lit_gelu.activations.numerics.arguments import DerivativeOf, Derivatives, elementwise, per_channel, quotient
+from lit_gelu.activations.naming.forms import ModuleForm
+from lit_gelu.activations.numerics.arguments import Derivatives, elementwise, per_channel, quotient
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
 
 
@@ -107,7 +107,7 @@ def prelu(x: Tensor, weight: float | Tensor) -> Tensor:
         weight: A number, a tensor with one element, or one of shape ``(channels,)`` for dimension 1 of ``x``.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``weight`` does not fit its channels.
+        ArgumentError: If ``x`` is not a floating tensor or ``weight`` does not fit its channels.
 
     Example:
         >>> prelu(torch.tensor([[-1.0, -1.0], [3.0, 3.0]]), torch.tensor([0.25, 0.5]))
@@ -138,12 +138,8 @@ def _prelu_parameters(module: nn.Module) -> dict[str, Any]:  # by name, as the r
     return {"weight": module.weight}
 
 
-def _prelu_call(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the spec for a call ``F.prelu(x, weight)``."""
-    weight = arguments.pop("weight", None)
-    if weight is None:
-        return arguments
-    return arguments | {"num_parameters": weight.numel() if torch.is_tensor(weight) else 1}
+def _prelu_call(weight: object = None) -> dict[str, Any]:
+    return {} if weight is None else {"num_parameters": weight.numel() if isinstance(weight, Tensor) else 1}
 
 
 def _leaky_facts(negative_slope: float = 0.01, **_: Any) -> ActivationFacts:
@@ -172,7 +168,6 @@ ENTRIES = (
         "identity",
         Identity,
         function=identity,
-        derivative=DerivativeOf(identity_joint),
         joint=identity_joint,
         facts=ActivationFacts("x", "", smoothness=float("inf"), asymptotes=("x", "x")),
         aliases=("linear",),
@@ -182,7 +177,6 @@ ENTRIES = (
         "relu",
         nn.ReLU,
         function=relu,
-        derivative=DerivativeOf(relu_joint),
         joint=relu_joint,
         facts=ActivationFacts(
             formula="max(x, 0)",
@@ -191,7 +185,6 @@ ENTRIES = (
             asymptotes=("0", "x"),
             kinks=((0.0, 1.0),),
         ),
-        modules=(ModuleForm(nn.ReLU),),
         functions=(torch.relu, torch.relu_, F.relu, F.relu_),
         onnx=OnnxRecipes(native="Relu(x)", operator=OnnxOperator("Relu")),
     ),
@@ -199,7 +192,6 @@ ENTRIES = (
         "relu6",
         nn.ReLU6,
         function=relu6,
-        derivative=DerivativeOf(relu6_joint),
         joint=relu6_joint,
         facts=ActivationFacts(
             formula="min(max(x, 0), 6)",
@@ -208,7 +200,6 @@ ENTRIES = (
             asymptotes=("0", "6"),
             kinks=((0.0, 1.0), (6.0, -1.0)),
         ),
-        modules=(ModuleForm(nn.ReLU6),),
         functions=(F.relu6,),
         onnx=OnnxRecipes(native="Clip(x, 0.0, 6.0)"),
     ),
@@ -216,7 +207,6 @@ ENTRIES = (
         "leaky_relu",
         nn.LeakyReLU,
         function=leaky_relu,
-        derivative=DerivativeOf(leaky_relu_joint),
         joint=leaky_relu_joint,
         facts=_leaky_facts,
         modules=(ModuleForm(nn.LeakyReLU, keeps_input=True),),
@@ -231,11 +221,10 @@ ENTRIES = (
         "prelu",
         nn.PReLU,
         function=prelu,
-        derivative=DerivativeOf(prelu_joint),
         joint=prelu_joint,
         facts=_prelu_facts,
         modules=(ModuleForm(nn.PReLU, live=_prelu_parameters),),
-        calls=(CallForm(F.prelu, ("weight",), _prelu_call),),
+        calls={F.prelu: _prelu_call},
         onnx=OnnxRecipes(native="PRelu(x, weight)", primitives="Add(Relu(x), Mul(Min(x, 0.0), weight))"),
     ),
 )

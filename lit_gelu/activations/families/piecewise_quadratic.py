@@ -6,7 +6,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
-from lit_gelu.activations.numerics.arguments import DerivativeOf, Derivatives, elementwise
+from lit_gelu.activations.numerics.arguments import Derivatives, elementwise
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes, OnnxSpelling
 
 BOUND = 3.0  # the gate (x + 3) / 6 of hard Swish is 0 at -3 and 1 at 3
@@ -103,7 +103,6 @@ ENTRIES = (
         "relu2",
         SquaredReLU,
         function=relu2,
-        derivative=DerivativeOf(relu2_joint),
         joint=relu2_joint,
         facts=ActivationFacts(
             formula="max(x, 0)^2",
@@ -112,14 +111,12 @@ ENTRIES = (
             asymptotes=("0", "x^2"),
         ),
         aliases=("squared_relu", "relu_squared"),
-        modules=(ModuleForm(SquaredReLU),),
         onnx=OnnxRecipes(native="r = Relu(x); Mul(r, r)", policy={"* * *": "native"}),  # rounds once
     ),
     ActivationEntry(
         "hard_swish",
         nn.Hardswish,
         function=hard_swish,
-        derivative=DerivativeOf(hard_swish_joint),
         joint=hard_swish_joint,
         facts=ActivationFacts(
             formula="x min(max(x + 3, 0), 6) / 6",
@@ -142,7 +139,6 @@ ENTRIES = (
         "hard_mish",
         HardMish,
         function=hard_mish,
-        derivative=DerivativeOf(hard_mish_joint),
         joint=hard_mish_joint,
         facts=ActivationFacts(
             formula="x min(max(x + 2, 0), 2) / 2",
@@ -151,7 +147,6 @@ ENTRIES = (
             asymptotes=("0", "x"),
             kinks=((-2.0, -1.0),),
         ),
-        modules=(ModuleForm(HardMish),),
         onnx=OnnxRecipes(native="Mul(Mul(x, 0.5), Clip(Add(x, 2.0), 0.0, 2.0))"),
     ),
 )

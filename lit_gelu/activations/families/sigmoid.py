@@ -5,8 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm
-from lit_gelu.activations.numerics.arguments import DerivativeOf, Derivatives, elementwise, quotient
+from lit_gelu.activations.numerics.arguments import Derivatives, elementwise, quotient
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, times_logistic, times_logistic_density
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
 
@@ -76,10 +75,8 @@ ENTRIES = (
         "sigmoid",
         nn.Sigmoid,
         function=sigmoid,
-        derivative=DerivativeOf(sigmoid_joint),
         joint=sigmoid_joint,
         facts=ActivationFacts("1 / (1 + exp(-x))", smoothness=float("inf"), asymptotes=("0", "1"), gate=True),
-        modules=(ModuleForm(nn.Sigmoid),),
         functions=(torch.sigmoid, torch.sigmoid_, F.sigmoid),
         onnx=OnnxRecipes(
             native="Sigmoid(x)", accurate="Div(1.0, Add(Exp(Neg(x)), 1.0))", operator=OnnxOperator("Sigmoid")
@@ -89,10 +86,8 @@ ENTRIES = (
         "tanh",
         nn.Tanh,
         function=tanh,
-        derivative=DerivativeOf(tanh_joint),
         joint=tanh_joint,
         facts=ActivationFacts("tanh(x)", smoothness=float("inf"), asymptotes=("-1", "1"), gate=True),
-        modules=(ModuleForm(nn.Tanh),),
         functions=(torch.tanh, torch.tanh_, F.tanh),
         onnx=OnnxRecipes(native="Tanh(x)", operator=OnnxOperator("Tanh")),
     ),
@@ -100,7 +95,6 @@ ENTRIES = (
         "hard_sigmoid",
         nn.Hardsigmoid,
         function=hard_sigmoid,
-        derivative=DerivativeOf(hard_sigmoid_joint),
         joint=hard_sigmoid_joint,
         facts=ActivationFacts(
             formula="min(max(x + 3, 0), 6) / 6",
@@ -111,7 +105,6 @@ ENTRIES = (
             gate=True,
         ),
         aliases=("hardsigmoid",),
-        modules=(ModuleForm(nn.Hardsigmoid),),
         functions=(F.hardsigmoid,),
         onnx=OnnxRecipes(
             native="HardSigmoid(x, alpha=ONE_SIXTH, beta=0.5)", primitives="Clip(Add(Mul(x, ONE_SIXTH), 0.5), 0.0, 1.0)"

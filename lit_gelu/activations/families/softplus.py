@@ -7,18 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.errors import UnknownArgumentsError
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
-from lit_gelu.activations.numerics.arguments import (
-    DerivativeOf,
-    Derivatives,
-    check_positive,
-    elementwise,
-    elementwise_derivative,
-)
+from lit_gelu.activations.numerics.arguments import Derivatives, check_positive, elementwise, elementwise_derivative
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay, times_logistic, times_logistic_density
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxOperator, OnnxRecipes, OnnxSpelling
+from lit_gelu.errors import SpecError
 
 # Below it log(1 + e) is e in float64: the next term is e / 2 times as large.
 LINEAR_TAIL = -40.0
@@ -42,7 +36,7 @@ def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
         beta: Slope of the argument, a positive number.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``beta`` not positive.
+        ArgumentError: If ``x`` is not a floating tensor or ``beta`` not positive.
 
     Example:
         >>> softplus(torch.tensor([-1.0, 0.0, 1.0]))
@@ -148,7 +142,7 @@ class SqrtSoftplus(nn.Module):
 def _live(module: nn.Module) -> dict[str, Any]:
     threshold: Any = module.threshold
     if threshold < _TORCHS_THRESHOLD:  # it shows: torch goes over to x with a jump
-        raise UnknownArgumentsError(
+        raise SpecError(
             f"softplus with threshold={threshold} is another function, of which no formula is known: give "
             f"threshold={_TORCHS_THRESHOLD} or more, torch's default."
         )
@@ -198,7 +192,6 @@ ENTRIES = (
         "softplus",
         nn.Softplus,
         function=softplus,
-        derivative=DerivativeOf(softplus_joint),
         joint=softplus_joint,
         facts=_facts,
         modules=(ModuleForm(nn.Softplus, live=_live, keeps_input=True),),
@@ -235,7 +228,6 @@ ENTRIES = (
             gate=True,
         ),
         aliases=("sqrtsoftplus",),
-        modules=(ModuleForm(SqrtSoftplus),),
         # sqrt_softplus has no primitives: where Log(1 + e) has lost e, its root is still 2e-4.
         onnx=OnnxRecipes(native="Sqrt(Softplus(x))", absolute=3e-23),
     ),

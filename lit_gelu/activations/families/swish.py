@@ -69,7 +69,7 @@ def swish(x: Tensor, beta: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor
         channel_dim: Which dimension of ``x`` the channels are.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``beta`` does not fit its channels.
+        ArgumentError: If ``x`` is not a floating tensor or ``beta`` does not fit its channels.
 
     Example:
         >>> swish(torch.tensor([-1.0, 0.0, 1.0]), beta=2.0)
@@ -121,8 +121,8 @@ class Swish(ChannelModule):
         memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what torch's functions need.
 
     Raises:
-        ActivationArgumentError: If ``beta`` is not positive and finite, ``memory`` no mode, or the channels are no
-            number or given for a fixed slope.
+        ArgumentError: If ``beta`` is not positive and finite, ``memory`` no mode, or the channels are no number or
+            given for a fixed slope.
 
     Example:
         >>> Swish(beta=2.0)(torch.tensor([-1.0, 0.0, 1.0]))

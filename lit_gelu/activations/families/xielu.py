@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative
 from lit_gelu.activations.numerics.channels import finite_number
 from lit_gelu.activations.numerics.gates import decay
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
+from lit_gelu.errors import ArgumentError
 
 Parameter = float | Tensor
 
@@ -83,7 +83,7 @@ class XIELU(nn.Module):
         learnable: Whether ``alpha_p`` and ``alpha_n`` are learned.
 
     Raises:
-        ActivationArgumentError: If a coefficient is out of its range.
+        ArgumentError: If a coefficient is out of its range.
 
     Example:
         >>> XIELU()(torch.tensor([-1.0, 0.0, 1.0])).detach()
@@ -104,7 +104,7 @@ class XIELU(nn.Module):
         self.initial_alpha_n = finite_number("alpha_n", alpha_n, positive=True)
         self.beta = finite_number("beta", beta, positive=True)
         if not self.initial_alpha_n > self.beta:
-            raise ActivationArgumentError(f"alpha_n={alpha_n!r} is not accepted: give a number above beta={beta!r}.")
+            raise ArgumentError(f"alpha_n={alpha_n!r} is not accepted: give a number above beta={beta!r}.")
         self.learnable = bool(learnable)
         for name in ("log_p", "log_n"):
             self.register_parameter(name, nn.Parameter(torch.zeros(1)) if self.learnable else None)

@@ -7,7 +7,6 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 from lit_gelu.activations.families.gaussian_gelu import HENDRYCKS_2016
 from lit_gelu.activations.families.gelu import EXACT_ONNX, gelu, gelu_derivative
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import elementwise
 from lit_gelu.activations.numerics.gates import normal_cdf
 
@@ -27,7 +26,7 @@ def zero_identity_map(x: Tensor, training: bool = True, generator: torch.Generat
         generator: Where the random numbers come from, on the device of ``x``; ``None`` is torch's default.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor.
+        ArgumentError: If ``x`` is not a floating tensor.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -79,7 +78,6 @@ ENTRIES = (
             stochastic=True,
         ),
         aliases=("soi",),
-        modules=(ModuleForm(ZeroIdentityMap),),
         onnx=EXACT_ONNX,  # in evaluation the map is its expectation
     ),
 )

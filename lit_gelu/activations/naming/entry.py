@@ -2,24 +2,17 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args, get_origin
 
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError, UnknownArgumentsError
-from lit_gelu.activations.naming.forms import (
-    CallForm,
-    FunctionActivation,
-    ModuleForm,
-    noted,
-    unfolded,
-)
+from lit_gelu.activations.naming.forms import FunctionActivation, ModuleForm, noted, unfolded
 from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, keywords_of, opaque
 from lit_gelu.display import Displayed, HtmlTable, readable
-from lit_gelu.errors import LitGeluError, message_of, shown
+from lit_gelu.errors import ArgumentError, LitGeluError, SpecError, message_of, shown
 
 
 @dataclass(frozen=True)
@@ -176,7 +169,8 @@ class ActivationEntry:
         aliases: Other names.
         modules: The module classes that are this activation.
         functions: Functions that compute it, with the arguments of its spec behind the input.
-        calls: Functions whose calls have other arguments than a spec, as that of ``F.prelu`` has the weight itself.
+        calls: Functions whose calls have other arguments than a spec, as that of ``F.prelu`` has the weight itself; by
+            each a function from these to those of the spec.
         preset: If this name is another activation with given arguments, that spec.
         objects: Arguments that may be objects with no text form; with such a one the activation's spec is opaque.
         tried: Whether a spec's values are tried on torch's ``meta`` device when it is read: ``build`` only allocates.
@@ -194,7 +188,7 @@ class ActivationEntry:
     aliases: tuple[str, ...] = ()
     modules: tuple[ModuleForm, ...] = ()
     functions: tuple[Callable[..., Any], ...] = ()
-    calls: tuple[CallForm, ...] = ()
+    calls: Mapping[Callable[..., Any], Callable[..., dict[str, Any]]] = field(default_factory=dict)
     preset: ActivationSpec | None = None
     objects: tuple[str, ...] = ()
     tried: bool = False
@@ -223,9 +217,24 @@ class ActivationEntry:
         return Resolved(spec, lambda: self.remember(self.build(**canonical), canonical))
 
     def canonical(self, arguments: dict[str, Any]) -> ActivationSpec:
-        """Return the canonical spec for given keyword arguments; see `canonical_arguments`."""
-        plain = ActivationSpec(self.name, tuple(arguments.items())).arguments
-        return ActivationSpec(self.name, tuple(self.canonical_arguments(plain).items()))
+        """Return the canonical spec for given keyword arguments: checked, and without those at their defaults."""
+        # ``inplace`` is accepted by every activation, as in timm, so that one can stand for another; where there is no
+        # in-place form it is dropped.
+        accepted, kept = self.parameters, {}
+        for key, value in ActivationSpec(self.name, tuple(arguments.items())).kwargs:
+            parameter = accepted.get(key)
+            if parameter is None:
+                if key == "inplace":
+                    continue
+                names = ", ".join(accepted) or "none"
+                raise ArgumentError(f"{self.name!r} has no argument {shown(key)}. It accepts: {names}.")
+            _check_type(self.name, parameter, value)
+            if value != parameter.default:
+                kept[key] = value
+        required = [key for key, parameter in accepted.items() if parameter.default is inspect.Parameter.empty]
+        if missing := [key for key in required if key not in arguments]:
+            raise ArgumentError(f"{self.name!r} needs a value for: {', '.join(missing)}.")
+        return ActivationSpec(self.name, tuple(kept.items()))
 
     def remember(self, module: nn.Module, arguments: dict[str, Any]) -> nn.Module:
         """Note what a module of this activation was built from, if its constructor does not; return the module."""
@@ -247,39 +256,19 @@ class ActivationEntry:
         form = self.form_of(module)
         try:
             return None if form is None else form.live_arguments(module)
-        except UnknownArgumentsError:
+        except SpecError:
             return None
-
-    def canonical_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Check keyword arguments against the signature and drop those that equal their defaults."""
-        # ``inplace`` is accepted by every activation, as in timm, so that one can stand for another; where there is no
-        # in-place form it is dropped.
-        accepted, kept = self.parameters, {}
-        for key, value in arguments.items():
-            parameter = accepted.get(key)
-            if parameter is None:
-                if key == "inplace":
-                    continue
-                names = ", ".join(accepted) or "none"
-                raise ActivationArgumentError(f"{self.name!r} has no argument {shown(key)}. It accepts: {names}.")
-            _check_type(self.name, parameter, value)
-            if value != parameter.default:
-                kept[key] = value
-        required = [key for key, parameter in accepted.items() if parameter.default is inspect.Parameter.empty]
-        if missing := [key for key in required if key not in arguments]:
-            raise ActivationArgumentError(f"{self.name!r} needs a value for: {', '.join(missing)}.")
-        return kept
 
 
 def entry_for(name: str, target: Any, aliases: tuple[str, ...], registered_by: str | None) -> ActivationEntry:
-    """Make the row of a module class or of a plain function; anything else raises `ActivationSpecError`."""
+    """Make the row of a module class or of a plain function; anything else raises `SpecError`."""
     is_class = isinstance(target, type)
     if isinstance(target, nn.Module) or not callable(target) or (is_class and not issubclass(target, nn.Module)):
-        raise ActivationSpecError(
+        raise SpecError(
             f"{name!r}: cannot register {target!r}. Give a torch.nn.Module class or a function from tensor to tensor."
         )
     if isinstance(target, functools.partial) and isinstance(called := unfolded(target)[0], type):
-        raise ActivationSpecError(
+        raise SpecError(
             f"{name!r}: cannot register a functools.partial of the class {called.__qualname__}. Register the class and "
             "give its arguments in specs, or register a subclass with other defaults."
         )
@@ -303,7 +292,7 @@ def without_memory(name: str, build: Callable[..., nn.Module], arguments: dict[s
     except LitGeluError:
         raise
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # of torch's own modules
-        raise ActivationArgumentError(f"{name}({shown(arguments)}) cannot be built: {message_of(error)}.") from error
+        raise ArgumentError(f"{name}({shown(arguments)}) cannot be built: {message_of(error)}.") from error
 
 
 def _check_type(name: str, parameter: inspect.Parameter, value: object) -> None:
@@ -316,7 +305,7 @@ def _check_type(name: str, parameter: inspect.Parameter, value: object) -> None:
         return
     if not isinstance(value, expected) or (isinstance(value, bool) and not isinstance(default, bool)):
         kind = "a number" if isinstance(default, float) else f"of type {type(default).__name__}"
-        raise ActivationArgumentError(
+        raise ArgumentError(
             f"{name!r}: {parameter.name}={shown(value)} is not accepted; it must be {kind}, such as "
             f"{parameter.name}={default!r}."
         )

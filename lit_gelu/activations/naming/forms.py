@@ -16,7 +16,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError, UnknownArgumentsError
 from lit_gelu.activations.naming.spec import (
     NOT_IN_SPECS,
     ActivationSpec,
@@ -26,7 +25,7 @@ from lit_gelu.activations.naming.spec import (
     opaque,
     plain_value,
 )
-from lit_gelu.errors import message_of
+from lit_gelu.errors import ArgumentError, SpecError, message_of
 
 NOTE = "_lit_gelu_construction"
 
@@ -95,28 +94,18 @@ class ModuleForm:
         return tuple(keywords_of(self.type))
 
     def arguments(self, module: nn.Module) -> dict[str, Any]:
-        """Return the arguments of the spec of an instance; `UnknownArgumentsError` if they are not known."""
+        """Return the arguments of the spec of an instance; `SpecError` if they are not known."""
         if self.noted:
             return _noted_arguments(module, self.keywords)
         return {name: getattr(module, name) for name in self.keywords} if self.read is None else self.read(module)
 
     def live_arguments(self, module: nn.Module) -> dict[str, Any]:
-        """Return the arguments of the pure function for an instance; `UnknownArgumentsError` if they are not known."""
+        """Return the arguments of the pure function for an instance; `SpecError` if they are not known."""
         if self.noted:
             arguments = _present_arguments(module, self.keywords)
         else:
             arguments = self.arguments(module) if self.live is None else self.live(module)
         return {key: value for key, value in arguments.items() if key not in NOT_OF_THE_FUNCTION}
-
-
-@dataclass(frozen=True)
-class CallForm:
-    """A function that is this activation, called with other arguments than its spec has."""
-
-    function: Callable[..., Any]  # such as ``F.prelu``
-    parameters: tuple[str, ...]  # the names of what may follow the input by position
-    # From a call's arguments by name, the input left out, to those of the spec.
-    read: Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def unfolded(target: functools.partial[Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -139,10 +128,10 @@ def by_keyword(cls: type, positional: tuple[Any, ...], keywords: dict[str, Any])
         signature = inspect.signature(cls)
         signature.bind_partial(*positional, **keywords)  # refuses what is given twice
     except (TypeError, ValueError) as error:
-        raise ActivationArgumentError(f"{path} cannot be built: {message_of(error)}.") from error
+        raise ArgumentError(f"{path} cannot be built: {message_of(error)}.") from error
     arguments = signature.bind_partial(*positional).arguments
     if any(signature.parameters[name].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for name in arguments):
-        raise ActivationArgumentError(
+        raise ArgumentError(
             f"{path} takes arguments by position that have no keyword, so a functools.partial of it is not accepted. "
             "Give a torch.nn.Module that is built already."
         )
@@ -197,7 +186,7 @@ def _noted_arguments(module: nn.Module, names: tuple[str, ...]) -> dict[str, Any
     if note is None:
         return {name: _plain_attribute(module, name, getattr(module, name, _MISSING)) for name in names}
     if note["arguments"] is None:
-        raise UnknownArgumentsError(
+        raise SpecError(
             f"{type(module).__qualname__} was built with arguments that a spec cannot hold. Accepted: keyword "
             "arguments that are None, bool, int, float, str and tuples of these."
         )
@@ -218,7 +207,7 @@ def _present_arguments(module: nn.Module, names: tuple[str, ...]) -> dict[str, A
     has_state = bool([*module.parameters(), *module.buffers()])
     unknown = ", ".join(sorted(initial.keys() - present.keys()))
     if unknown and has_state:  # the module itself still computes what it computes
-        raise UnknownArgumentsError(f"Which tensors of {type(module).__qualname__} are {unknown} is not known.")
+        raise SpecError(f"Which tensors of {type(module).__qualname__} are {unknown} is not known.")
     return {**initial, **present}  # tensors of one element where an argument was put into a parameter of its name
 
 
@@ -241,7 +230,7 @@ def _note(
                 arguments[name] = plain_value(value, name, "a constructor")
             elif value and value is not parameter.default and not only_places:
                 return unknown  # it cannot be given by a keyword
-    except (ActivationSpecError, TypeError, ValueError):  # no plain data; or a signature that is not to be had
+    except (SpecError, TypeError, ValueError):  # no plain data; or a signature that is not to be had
         return unknown
     mirrored = [name for name, value in arguments.items() if _mirrors(_held(module, name), value)]
     return {"arguments": arguments, "mirrored": mirrored}
@@ -262,15 +251,15 @@ def _mirrors(held: Any, value: PlainValue) -> bool:
         return bool(held.detach().cpu() == torch.tensor(value).to(held.dtype))
     try:
         return plain_value(held, "", "") == value
-    except ActivationSpecError:
+    except SpecError:
         return False
 
 
 def _plain_attribute(module: nn.Module, name: str, value: Any) -> PlainValue:
     try:
         return plain_value(value, name, type(module).__qualname__)
-    except ActivationSpecError as error:
-        raise UnknownArgumentsError(
+    except SpecError as error:
+        raise SpecError(
             f"What {type(module).__qualname__} was built with is not known: its attribute {name!r} is no plain data. "
             "Register the class before instances are built."
         ) from error

@@ -10,21 +10,20 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from lit_gelu.activations.errors import ActivationSpecError
-from lit_gelu.errors import shown
+from lit_gelu.errors import SpecError, shown
 
 _specs_of_caller: ContextVar[tuple[object, ...] | None] = ContextVar("specs given beside a file", default=None)
 
 
 def import_object(path: object) -> Any:
-    """Import the class or function that a dotted path names; what cannot be imported raises `ActivationSpecError`."""
+    """Import the class or function that a dotted path names; what cannot be imported raises `SpecError`."""
     if not isinstance(path, str) or "." not in path or not all(map(str.isidentifier, path.split("."))):
-        raise ActivationSpecError(f"class_path={shown(path)} is no dotted path. Write 'package.module.ClassName'.")
+        raise SpecError(f"class_path={shown(path)} is no dotted path. Write 'package.module.ClassName'.")
     module_path, _, name = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module_path), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ActivationSpecError(
+        raise SpecError(
             f"Cannot import {shown(path)}: {error}. Is the package installed and the name right?"
         ) from error
 

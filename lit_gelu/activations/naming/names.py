@@ -22,29 +22,9 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 
 from torch import Tensor, nn
 
-from lit_gelu.activations.errors import (
-    ActivationArgumentError,
-    ActivationSpecError,
-    DuplicateActivationError,
-    StoredSpecError,
-    UnknownActivationError,
-    UnknownArgumentsError,
-)
 from lit_gelu.activations.naming import importing
-from lit_gelu.activations.naming.entry import (
-    ActivationEntry,
-    ActivationFacts,
-    Resolved,
-    entry_for,
-    without_memory,
-)
-from lit_gelu.activations.naming.forms import (
-    FunctionActivation,
-    by_keyword,
-    note_constructions,
-    opaque_spec,
-    unfolded,
-)
+from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts, Resolved, entry_for, without_memory
+from lit_gelu.activations.naming.forms import FunctionActivation, by_keyword, note_constructions, opaque_spec, unfolded
 from lit_gelu.activations.naming.spec import (
     ACCEPTED,
     ActivationSpec,
@@ -54,7 +34,7 @@ from lit_gelu.activations.naming.spec import (
     opaque,
     read_spec,
 )
-from lit_gelu.errors import message_of, shown
+from lit_gelu.errors import ArgumentError, SpecError, UnknownActivationError, message_of, shown
 
 GROUP = "lit_gelu.activations"
 SWITCH = "LIT_GELU_PLUGINS"
@@ -106,7 +86,6 @@ class Names:
         derivative: Callable[..., Tensor] | None = None,
         joint: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]] | None = None,
         facts: ActivationFacts | Callable[..., ActivationFacts] | None = None,
-        registered_by: str | None = None,
         onnx: Any = None,
     ) -> Callable[[Registered], Registered]:
         """Return a decorator that registers a module class or a plain function from tensor to tensor.
@@ -121,7 +100,6 @@ class Names:
                 if f(0) is not 0) from shared terms, for the statistics of `ActivationCurvatureMonitor`; without it they
                 are evaluated one by one.
             facts: What is stated of it; see `ActivationFacts`.
-            registered_by: Who registers it; by default the module and name of the decorated object.
             onnx: What it becomes in an ONNX file: a recipe such as ``"Mul(x, Sigmoid(x))"``, or recipes for several
                 lowerings (`lit_gelu.activations.onnx_recipes`). Without it torch's exporter decomposes it.
 
@@ -130,9 +108,8 @@ class Names:
             it is given: see `spec_of`.
 
         Raises:
-            DuplicateActivationError: If a name is taken and ``override`` is false.
-            ActivationSpecError: If a name is no valid name.
-            ActivationArgumentError: If ``facts`` is neither.
+            ArgumentError: If a name is taken and ``override`` is false, or ``facts`` is neither.
+            SpecError: If a name is no valid name.
 
         Example:
             >>> from lit_gelu.activations import ActivationRegistry
@@ -145,19 +122,19 @@ class Names:
             0.0
         """
         if not isinstance(name, str):
-            raise ActivationSpecError(
+            raise SpecError(
                 f"register({shown(name)}): the name comes first, in parentheses: @register('my_activation')."
             )
         if isinstance(aliases, str):
-            raise ActivationSpecError(f"{name!r}: {aliases=} is one text. Give several names, such as ({aliases!r},).")
+            raise SpecError(f"{name!r}: {aliases=} is one text. Give several names, such as ({aliases!r},).")
         if not (facts is None or isinstance(facts, ActivationFacts) or callable(facts)):
-            raise ActivationArgumentError(
+            raise ArgumentError(
                 f"{name!r}: facts={shown(facts)} is not accepted. Give an ActivationFacts, such as "
                 "ActivationFacts(smoothness=0), or a function from the activation's arguments to one."
             )
 
         def decorate(target: Registered) -> Registered:
-            entry = entry_for(name, target, tuple(aliases), registered_by or _plugin.get())
+            entry = entry_for(name, target, tuple(aliases), _plugin.get())
             stated = facts or ActivationFacts()
             self.add(replace(entry, derivative=derivative, joint=joint, facts=stated, onnx=onnx), override=override)
             return target
@@ -168,7 +145,7 @@ class Names:
         """Add one row; with ``override``, in the place of what has its name or one of its aliases.
 
         Raises:
-            DuplicateActivationError: If a name is taken and ``override`` is false.
+            ArgumentError: If a name is taken and ``override`` is false.
         """
         name, *aliases = (ActivationSpec(name).name for name in (entry.name, *entry.aliases))
         if [name, *aliases] != [entry.name, *entry.aliases]:  # written in capitals
@@ -177,7 +154,7 @@ class Names:
             rows = self._rows.rows
             taken = None if override else next((name for name in (name, *aliases) if name in rows), None)
             if taken is not None:
-                raise DuplicateActivationError(
+                raise ArgumentError(
                     f"{taken!r} is registered already, by {rows[taken].registered_by or 'an unknown caller'}. "
                     "Choose another name, or pass override=True to take its place."
                 )
@@ -221,10 +198,8 @@ class Names:
 
         Raises:
             UnknownActivationError: If nobody registered the name; near names and the whole list are in the message.
-            ActivationArgumentError: If a keyword or a value is not accepted.
-            ActivationSpecError: If it is no spec.
-            OpaqueActivationError: If it is the spec of something never registered.
-            StoredSpecError: If it is not trusted and names something that was never registered.
+            ArgumentError: If a keyword or a value is not accepted.
+            SpecError: If it is no spec, or that of something never registered, or not trusted and names such a thing.
 
         Example:
             >>> from lit_gelu.activations import create
@@ -269,7 +244,7 @@ class itself in code, or its path on the command line or in YAML.
                 return self._of_object(importing.import_object(read.path), arguments)
             return self._registered(read.path, arguments)
         if not trusted:
-            raise StoredSpecError(
+            raise SpecError(
                 f"{shown(spec)} ({type(spec).__name__}) stands in a file where an activation should. Accepted: a text "
                 "such as \"gelu(approximate='tanh')\", or a mapping {'name': ...}."
             )
@@ -295,7 +270,7 @@ class itself in code, or its path on the command line or in YAML.
             return self._of_class(target, ActivationSpec.of(entry.name, **arguments).arguments)
         resolved = None if target is None else self._named_function(target, arguments)
         if resolved is None:
-            raise StoredSpecError(
+            raise SpecError(
                 f"{shown(path)} stands in a file, and is no registered activation. Names in files are looked up, never "
                 "imported: register it and let the file name that, or give the class itself in code, or its path on "
                 "the command line or in YAML."
@@ -305,7 +280,7 @@ class itself in code, or its path on the command line or in YAML.
     def _of_object(self, target: Any, kwargs: dict[str, Any]) -> Resolved:
         if isinstance(target, nn.Module):
             if kwargs:
-                raise ActivationArgumentError(
+                raise ArgumentError(
                     f"{type(target).__name__} is a module already, so {', '.join(kwargs)} cannot be set. Give its "
                     "class or its name."
                 )
@@ -319,7 +294,7 @@ class itself in code, or its path on the command line or in YAML.
             if not positional:
                 return self._of_object(called, {**keywords, **kwargs})
         if not callable(target):
-            raise ActivationSpecError(
+            raise SpecError(
                 f"{shown(target)} ({type(target).__name__}) does not name an activation. Accepted: {ACCEPTED}."
             )
         path = dotted_path(target)
@@ -329,14 +304,14 @@ class itself in code, or its path on the command line or in YAML.
     def _of_class(self, cls: type, kwargs: dict[str, Any]) -> Resolved:
         """Resolve a class with arguments of its constructor; the spec is opaque if the class was never registered."""
         if not issubclass(cls, nn.Module):
-            raise ActivationSpecError(f"{dotted_path(cls)!r} is no torch.nn.Module class. Accepted: {ACCEPTED}.")
+            raise SpecError(f"{dotted_path(cls)!r} is no torch.nn.Module class. Accepted: {ACCEPTED}.")
         row = self.entry_of_class(cls)
 
         def build() -> nn.Module:
             try:
                 module = cls(**kwargs)
             except TypeError as error:
-                raise ActivationArgumentError(
+                raise ArgumentError(
                     f"{dotted_path(cls)}({shown(kwargs)}) cannot be built: {message_of(error)}."
                 ) from error
             return module if row is None else row.remember(module, kwargs)
@@ -363,7 +338,7 @@ class itself in code, or its path on the command line or in YAML.
             that is no plain data.
 
         Raises:
-            ActivationSpecError: If it is no module.
+            SpecError: If it is no module.
 
         Example:
             >>> from lit_gelu.activations import spec_of
@@ -371,7 +346,7 @@ class itself in code, or its path on the command line or in YAML.
             "gelu(approximate='tanh')"
         """
         if not isinstance(module, nn.Module):
-            raise ActivationSpecError(
+            raise SpecError(
                 f"spec_of takes a torch.nn.Module, not {type(module).__name__}. For a text or a mapping use resolve()."
             )
         entry = self.entry_of(module)
@@ -382,7 +357,7 @@ class itself in code, or its path on the command line or in YAML.
             if isinstance(module, FunctionActivation):
                 return entry.canonical(module.kwargs)
             return entry.canonical(form.arguments(module) if form else {})
-        except (UnknownArgumentsError, ActivationArgumentError, ActivationSpecError):
+        except (SpecError, ArgumentError):
             return opaque_spec(module)  # built in a way that no spec says: a tensor for a number, arguments not noted
 
     def list_activations(self, filter: str = "*") -> list[str]:  # noqa: A002 - the name that timm's list_models has

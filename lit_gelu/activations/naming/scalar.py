@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.errors import ActivationArgumentError, DifferentChannelsError
 from lit_gelu.activations.naming.names import Names, registry_or_default
 from lit_gelu.activations.numerics.arguments import check_floating
 from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.activations.numerics.sampling import Function
+from lit_gelu.errors import ArgumentError
 
 
 def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: Names | None = None) -> Tensor:
@@ -33,8 +33,8 @@ def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: Names | 
         A tensor of the shape and dtype of ``x``. A jump takes its value from one side; a kink has no term of its own.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` none of these, or not 0 and the
-            activation not elementwise, or if it returns no tensor.
+        ArgumentError: If ``x`` is not a floating tensor, ``order`` none of these, or not 0 and the activation not
+            elementwise, or if it returns no tensor.
 
     Example:
         >>> x = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
@@ -44,7 +44,7 @@ def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: Names | 
         tensor([0.2500, 1.0000, 0.2500], dtype=torch.float64)
     """
     if isinstance(order, bool) or order not in (0, 1, 2):
-        raise ActivationArgumentError(f"order={order!r} is not accepted: 0 is f itself, 1 and 2 are its derivatives.")
+        raise ArgumentError(f"order={order!r} is not accepted: 0 is f itself, 1 and 2 are its derivatives.")
     check_floating("derivative", x)
     registry = registry_or_default(registry)
     module = activation if isinstance(activation, nn.Module) else registry.create(activation).to(x)
@@ -61,7 +61,7 @@ def derivatives_of(module: nn.Module, registry: Names | None = None) -> Callable
 
     def evaluate(x: Tensor, order: int) -> Tensor:
         if order > 0 and not facts.elementwise:
-            raise ActivationArgumentError(
+            raise ArgumentError(
                 f"{entry.name!r} has no derivative here: it is no function of one number, element by element. "
                 "Differentiate it by torch.func, such as torch.func.vjp."
             )
@@ -93,7 +93,7 @@ def _nth_derivative(function: Callable[[Tensor], Tensor], order: int) -> Callabl
     def total(x: Tensor) -> Tensor:
         y = _nth_derivative(function, order - 1)(x)
         if y.shape != x.shape:
-            raise ActivationArgumentError(
+            raise ArgumentError(
                 f"The activation turns shape {tuple(x.shape)} into {tuple(y.shape)}; only elementwise activations "
                 "have a derivative here."
             )
@@ -105,7 +105,7 @@ def _nth_derivative(function: Callable[[Tensor], Tensor], order: int) -> Callabl
 def _tensor(y: object) -> Tensor:
     """Return what an activation computed; refuse what is no tensor."""
     if not isinstance(y, Tensor):
-        raise ActivationArgumentError(
+        raise ArgumentError(
             f"The activation returns {'None' if y is None else f'a {type(y).__name__}'}, and no tensor. Let its "
             "function, or its module's forward, return the tensor that it computes."
         )
@@ -129,7 +129,7 @@ class ScalarActivation:
         if not canonical.opaque:
             facts = registry.entry(canonical.name).facts_for(canonical.arguments)
             if not facts.elementwise:
-                raise ActivationArgumentError(f"{canonical} is not elementwise: it is no function of one number.")
+                raise ArgumentError(f"{canonical} is not elementwise: it is no function of one number.")
             kinks = tuple(facts.kinks)
         module = registry.create(spec).to("cpu", torch.float64).eval()
         _keep_one_channel_(module, registry)
@@ -138,7 +138,7 @@ class ScalarActivation:
         def evaluate(order: int, x: Tensor) -> Tensor:
             y = derivatives(x, order).detach()
             if y.shape != x.shape:
-                raise ActivationArgumentError(
+                raise ArgumentError(
                     f"{canonical} turns shape {tuple(x.shape)} into {tuple(y.shape)}; this needs an elementwise "
                     "activation."
                 )
@@ -158,7 +158,7 @@ def _keep_one_channel_(module: nn.Module, registry: Names) -> None:
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         values = tensor.detach().flatten()
         if not bool((values == values[:1]).all()):
-            raise DifferentChannelsError(
+            raise ArgumentError(
                 f"{type(module).__name__}: {name} differs between its {len(values)} channels, so this is not one "
                 "function. Build an activation with the value of one channel."
             )
@@ -178,7 +178,7 @@ def checked_interval(interval: tuple[float, float]) -> tuple[float, float]:
     """Return an interval as two finite numbers from left to right."""
     low, high = (float(end) for end in interval)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ActivationArgumentError(
+        raise ArgumentError(
             f"interval={tuple(interval)!r} is not accepted: give two finite numbers from left to right, such as "
             "(-12, 12)."
         )

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError, OpaqueActivationError
 from lit_gelu.display import HtmlTable
-from lit_gelu.errors import shown
+from lit_gelu.errors import ArgumentError, SpecError, shown
 
 PlainValue = None | bool | int | float | str | tuple["PlainValue", ...]
 
@@ -44,7 +43,7 @@ class ActivationSpec:
         opaque: Whether it stands for something never registered. It can be used, but not rebuilt from its text.
 
     Raises:
-        ActivationSpecError: If the name, a keyword or a value is not of that form.
+        SpecError: If the name, a keyword or a value is not of that form.
 
     Example:
         >>> spec = ActivationSpec.parse("leaky_relu(negative_slope=0.2)")
@@ -66,7 +65,7 @@ class ActivationSpec:
             for key, value in self.kwargs:
                 identifier = isinstance(key, str) and _KEYWORD.fullmatch(key) and not keyword.iskeyword(key)
                 if not identifier or key in _RESERVED:
-                    raise ActivationSpecError(
+                    raise SpecError(
                         f"{shown(key)} cannot be an argument of {shown(self.name)}: a keyword is a Python identifier "
                         f"in ASCII, and not one of {sorted(_RESERVED)}."
                     )
@@ -75,18 +74,14 @@ class ActivationSpec:
 
     def _checked_name(self) -> str:
         if not isinstance(self.name, str):
-            raise ActivationSpecError(
-                f"An activation's name is a string, not {type(self.name).__name__} ({shown(self.name)})."
-            )
+            raise SpecError(f"An activation's name is a string, not {type(self.name).__name__} ({shown(self.name)}).")
         if self.opaque:
             if not re.fullmatch(r"[^\s()]+", self.name):
-                raise ActivationSpecError(
-                    f"{shown(self.name)} is no name: spaces and parentheses are not allowed in it."
-                )
+                raise SpecError(f"{shown(self.name)} is no name: spaces and parentheses are not allowed in it.")
             return self.name
         name = self.name.strip().lower()
         if not _NAME.fullmatch(name):
-            raise ActivationSpecError(
+            raise SpecError(
                 f"{shown(self.name)} is no activation name. A name is made of letters, digits and underscores; write "
                 f"{_GRAMMAR}."
             )
@@ -110,7 +105,7 @@ class ActivationSpec:
             text: ``name``, ``name()`` or ``name(keyword=value, ...)``; values are Python literals, and ``inf``.
 
         Raises:
-            ActivationSpecError: If the text does not follow the grammar.
+            SpecError: If the text does not follow the grammar.
 
         Example:
             >>> ActivationSpec.parse("ELU( alpha = .5 )")
@@ -120,7 +115,7 @@ class ActivationSpec:
 
     def __str__(self) -> str:
         name = f"opaque:{self.name}" if self.opaque else self.name
-        return f"{name}({', '.join([f'{key}={_literal(v)}' for key, v in self.kwargs])})" if self.kwargs else name
+        return f"{name}({', '.join([f'{key}={v!r}' for key, v in self.kwargs])})" if self.kwargs else name
 
     def _repr_html_(self) -> str:
         return HtmlTable(("activation", *self.arguments), [(str(self), *map(repr, self.arguments.values()))]).render()
@@ -134,7 +129,7 @@ class ActivationSpec:
         """Return the text to store in a checkpoint.
 
         Raises:
-            OpaqueActivationError: If the spec is opaque: the text could not be turned back into the same activation.
+            SpecError: If the spec is opaque: the text could not be turned back into the same activation.
 
         Example:
             >>> ActivationSpec("gelu").for_checkpoint()
@@ -142,7 +137,7 @@ class ActivationSpec:
         """
         if self.opaque:
             short = self.name.rpartition(".")[2][:100]
-            raise OpaqueActivationError(
+            raise SpecError(
                 f"{shown(self.name)} was never registered, or it is not known what its constructor was given, so a "
                 "checkpoint cannot say how to build it again. Register it before it is built: "
                 f"lit_gelu.activations.register('my_activation')({short}), use that name, and give its constructor "
@@ -174,7 +169,7 @@ def _read_mapping(mapping: Mapping[Any, Any]) -> ActivationSpec | DottedPath:
     rest = {key: value for key, value in mapping.items() if key not in {"name", "class_path", "init_args"}}
     init_args = mapping.get("init_args") or {}
     if not isinstance(init_args, Mapping) or ("name" in mapping) == ("class_path" in mapping):
-        raise ActivationSpecError(
+        raise SpecError(
             f"{shown(dict(mapping))} does not name an activation. Write {{'name': 'gelu', 'approximate': 'tanh'}} or "
             "{'class_path': 'torch.nn.GELU', 'init_args': {'approximate': 'tanh'}}."
         )
@@ -182,15 +177,15 @@ def _read_mapping(mapping: Mapping[Any, Any]) -> ActivationSpec | DottedPath:
         return ActivationSpec(mapping["name"], tuple(merged(mapping["name"], rest, init_args).items()))
     if rest:
         keys = ", ".join(map(shown, rest))
-        raise ActivationSpecError(f"{keys} stands beside 'class_path'. Put it into 'init_args'.")
+        raise SpecError(f"{keys} stands beside 'class_path'. Put it into 'init_args'.")
     return DottedPath(mapping["class_path"], tuple(init_args.items()))
 
 
 def merged(name: object, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Join two sets of arguments of ``name``; a keyword that is in both raises `ActivationArgumentError`."""
+    """Join two sets of arguments of ``name``; a keyword that is in both raises `ArgumentError`."""
     if first and second and not first.keys().isdisjoint(second):
         twice = sorted(map(str, first.keys() & second.keys()))
-        raise ActivationArgumentError(f"{shown(name)}: {', '.join(twice)} is given twice. Give it once.")
+        raise ArgumentError(f"{shown(name)}: {', '.join(twice)} is given twice. Give it once.")
     return {**first, **second}
 
 
@@ -198,7 +193,7 @@ def opaque(path: str, kwargs: Mapping[str, Any]) -> ActivationSpec:
     """Return the spec of something never registered; arguments that are no plain data are left out of the text."""
     try:
         return ActivationSpec(path, tuple(kwargs.items()), opaque=True)
-    except ActivationSpecError:
+    except SpecError:
         return ActivationSpec(path, opaque=True)
 
 
@@ -225,48 +220,40 @@ def keywords_of(target: Callable[..., Any], first: int = 0) -> dict[str, inspect
     }
 
 
+class _Infinity(ast.NodeTransformer):
+    """Puts the number for the name ``inf``, as which Python prints it."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(math.inf) if node.id == "inf" else node
+
+
 def _parts(text: str) -> tuple[str, tuple[tuple[str, PlainValue], ...], bool]:
     """Split the text of a spec into the name as written, the arguments, and whether it is opaque."""
     match = _TEXT.fullmatch(text)
     if match is None:
-        raise ActivationSpecError(f"Cannot read {shown(text)} as an activation. Write {_GRAMMAR}.")
+        raise SpecError(f"Cannot read {shown(text)} as an activation. Write {_GRAMMAR}.")
     opaque, name, arguments = match.groups()
-    return name, tuple(_parse_arguments(arguments, text).items()) if arguments else (), bool(opaque)
-
-
-def _parse_arguments(arguments: str, text: str) -> dict[str, PlainValue]:
-    """Read ``keyword=value, ...``, which is evaluated as literals and never run."""
     try:
-        call = ast.parse(f"f({arguments})", mode="eval").body
+        call = ast.parse(f"f({arguments or ''})", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ActivationSpecError(f"Cannot read the arguments of {shown(text)}. Write {_GRAMMAR}.") from error
+        raise SpecError(f"Cannot read the arguments of {shown(text)}. Write {_GRAMMAR}.") from error
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise ActivationSpecError(f"Cannot read {shown(text)} as one activation. Write {_GRAMMAR}.")
+        raise SpecError(f"Cannot read {shown(text)} as one activation. Write {_GRAMMAR}.")
     if call.args or any(argument.arg is None for argument in call.keywords):
-        raise ActivationSpecError(f"{shown(text)} has an argument without a keyword. Write {_GRAMMAR}.")
-    keywords = [str(argument.arg) for argument in call.keywords]
-    if len(set(keywords)) < len(keywords):
-        raise ActivationSpecError(f"{shown(text)} gives an argument twice. Give it once.")
-    return {str(argument.arg): _evaluate(argument.value, text) for argument in call.keywords}
-
-
-def _evaluate(node: ast.expr, text: str, depth: int = 0) -> PlainValue:
-    """Turn a literal's syntax tree into its value; nothing is executed."""
-    match node:
-        case ast.Constant(value=None | bool() | int() | float() | str() as value):
-            return value
-        case ast.Name(id="inf"):
-            return math.inf
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand) if depth < _DEPTH:
-            number = _evaluate(operand, text, depth + 1)
-            if isinstance(number, (int, float)) and not isinstance(number, bool):
-                return -number if isinstance(sign, ast.USub) else number
-        case ast.Tuple(elts=elements) | ast.List(elts=elements) if depth < _DEPTH:
-            return tuple(_evaluate(element, text, depth + 1) for element in elements)
-    raise ActivationSpecError(
-        f"{shown(text)} has a value that is no literal. Accepted: numbers, inf, quoted strings, True, False, None and "
-        f"tuples of these, at most {_DEPTH} deep."
-    )
+        raise SpecError(f"{shown(text)} has an argument without a keyword. Write {_GRAMMAR}.")
+    if len({argument.arg for argument in call.keywords}) < len(call.keywords):
+        raise SpecError(f"{shown(text)} gives an argument twice. Give it once.")
+    values: dict[str, PlainValue] = {}
+    for argument in call.keywords:
+        try:
+            value = ast.literal_eval(_Infinity().visit(argument.value))  # nothing is run
+        except (ValueError, TypeError, RecursionError, MemoryError) as error:
+            raise SpecError(
+                f"{shown(text)} has a value that is no literal. Accepted: numbers, inf, quoted strings, True, False, "
+                f"None and tuples of these, at most {_DEPTH} deep."
+            ) from error
+        values[str(argument.arg)] = plain_value(value, argument.arg, name)
+    return name, tuple(values.items()), bool(opaque)
 
 
 def plain_value(value: object, key: object, name: str, depth: int = 0) -> PlainValue:
@@ -282,15 +269,8 @@ def plain_value(value: object, key: object, name: str, depth: int = 0) -> PlainV
             return str.__str__(value)  # not str(value): a subclass, such as an Enum, may print something else
         case tuple() | list() if depth < _DEPTH:
             return tuple(plain_value(element, key, name, depth + 1) for element in value)
-    raise ActivationSpecError(
+    raise SpecError(
         f"{key}={shown(value)} cannot be an argument of {shown(name)} in a spec. Accepted: None, bool, int (below "
         f"2**{_INTEGER_BITS}), float (not NaN), str and tuples of these, at most {_DEPTH} deep. Build the module "
         "yourself if it needs another kind of value."
     )
-
-
-def _literal(value: PlainValue) -> str:
-    """Print a value so that `parse` reads the same value."""
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_literal, value))}{',' if len(value) == 1 else ''})"
-    return repr(value)

@@ -18,10 +18,11 @@ from torch import Tensor
 from torch.fx import Proxy
 from torch.overrides import handle_torch_function
 
-from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.errors import ArgumentError
 
 Function = TypeVar("Function", bound=Callable[..., Tensor])
 Traced = TypeVar("Traced", bound=Callable[..., Any])
+Joint = Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]]
 
 # 16-bit floats are computed in float32 and rounded once, at the end.
 OPERATION_DTYPES = {
@@ -66,7 +67,7 @@ def elementwise_derivative(function: Function) -> Function:
     @functools.wraps(function)
     def ordered(x: Tensor, order: int = 1, *args: Any, **kwargs: Any) -> Tensor:
         if order not in {1, 2}:
-            raise ActivationArgumentError(
+            raise ArgumentError(
                 f"{function.__name__}: order={order!r} is not available. Use 1 or 2; for more, differentiate order 2 "
                 "by torch.func."
             )
@@ -76,7 +77,7 @@ def elementwise_derivative(function: Function) -> Function:
 
 
 @elementwise_derivative
-def joint_derivative(x: Tensor, order: int, joint: Callable[..., "Derivatives"], /, **kwargs: Any) -> Tensor:
+def joint_derivative(x: Tensor, order: int, joint: Joint, /, **kwargs: Any) -> Tensor:
     """Return f' or f'' of a joint form that is exact to the last digit."""
     return keep_nan(x, cast("Tensor", joint(x, **kwargs)[order]))
 
@@ -85,7 +86,7 @@ def joint_derivative(x: Tensor, order: int, joint: Callable[..., "Derivatives"],
 class DerivativeOf:
     """The derivatives by order of a joint form that is exact to the last digit; a class, so that it can be pickled."""
 
-    joint: Callable[..., "Derivatives"]
+    joint: Joint
 
     def __call__(self, x: Tensor, order: int = 1, **kwargs: Any) -> Tensor:
         """Compute f' or f''."""
@@ -103,7 +104,7 @@ def check_floating(name: str, x: object) -> None:
         return
     accepted = ", ".join(str(dtype).removeprefix("torch.") for dtype in OPERATION_DTYPES)
     kind = f"of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-    raise ActivationArgumentError(
+    raise ArgumentError(
         f"{name}: x is {kind}. It must be a torch.Tensor of {accepted}: convert it, such as by "
         "torch.as_tensor(x, dtype=torch.float32)."
     )
@@ -112,7 +113,7 @@ def check_floating(name: str, x: object) -> None:
 def check_positive(name: str, parameter: str, value: float | Tensor) -> None:
     """Refuse a number that is not positive; a tensor is not looked at, which would wait for the device."""
     if not isinstance(value, Tensor) and not value > 0:
-        raise ActivationArgumentError(f"{name}: {parameter}={value!r} is not accepted. Give a positive number.")
+        raise ArgumentError(f"{name}: {parameter}={value!r} is not accepted. Give a positive number.")
 
 
 def per_channel(name: str, parameter: str, value: float | Tensor, x: Tensor, channel_dim: int = 1) -> float | Tensor:
@@ -131,7 +132,7 @@ def _broadcast(name: str, parameter: str, value: Tensor, x: Tensor, channel_dim:
     channels = x.shape[dim] if 0 <= dim < x.dim() else 1
     if value.dim() != 1 or value.shape[0] != channels:
         hint = " For x of shape (..., channels) give channel_dim=-1." if channel_dim == 1 else ""
-        raise ActivationArgumentError(
+        raise ArgumentError(
             f"{name}: {parameter} has shape {tuple(value.shape)} and x {tuple(x.shape)}. Give a number, a tensor with "
             f"one element, or one of shape ({channels},): one value for each channel, which is dimension {channel_dim} "
             f"of x.{hint}"

@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.numerics.arguments import one_node
-from lit_gelu.errors import shown
+from lit_gelu.errors import ArgumentError, shown
 from lit_gelu.memory import checked_memory, memory_text
 
 INFER = "infer"
@@ -20,7 +19,7 @@ def finite_number(name: str, value: Any, *, positive: bool = False) -> float:
     real = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if not real or (positive and value <= 0):
         kind = "a positive finite number" if positive else "a finite number"
-        raise ActivationArgumentError(f"{name}={shown(value)} is not accepted: give {kind}, such as {name}=1.0.")
+        raise ArgumentError(f"{name}={shown(value)} is not accepted: give {kind}, such as {name}=1.0.")
     return float(value)
 
 
@@ -40,8 +39,8 @@ class ChannelModule(nn.Module):
         memory: How the backward pass has what it needs; see `lit_gelu.memory`.
 
     Raises:
-        ActivationArgumentError: If the number of channels is no positive integer or is given for a fixed value, or
-            ``memory`` is no mode.
+        ArgumentError: If the number of channels is no positive integer or is given for a fixed value, or ``memory`` is
+            no mode.
     """
 
     channels: int | str | None
@@ -58,7 +57,7 @@ class ChannelModule(nn.Module):
         super().__init__()
         self.learnable = bool(learnable)
         if channels is not None and not learnable:
-            raise ActivationArgumentError(
+            raise ArgumentError(
                 f"{type(self).__name__}: channels={shown(channels)} is given for a fixed value. Add learnable=True, or "
                 "leave channels out."
             )
@@ -83,7 +82,7 @@ class ChannelModule(nn.Module):
     def set_channels(self, channels: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> None:
         """Set the number of channels that was to be inferred, and make the learned parameters."""
         if self.channels not in {INFER, channels}:
-            raise ActivationArgumentError(f"{type(self).__name__} has channels={self.channels!r}, not {channels!r}.")
+            raise ArgumentError(f"{type(self).__name__} has channels={self.channels!r}, not {channels!r}.")
         if self.channels == INFER:
             self.channels = channel_number(type(self).__name__, channels)
             self._buffers.pop(_PLACEHOLDER, None)
@@ -93,7 +92,7 @@ class ChannelModule(nn.Module):
     def initial(self, name: str) -> float:
         """Return an initial value, which learned parameters shift or scale once they are there."""
         if self.needs_channels:
-            raise ActivationArgumentError(
+            raise ArgumentError(
                 f"{type(self).__name__}: channels='infer' is not resolved yet, so its parameters do not exist. Call "
                 "lit_gelu.surgery.infer_channels_(model) once the model is built and before its optimizer is, or give "
                 "the number, such as channels=64."
@@ -147,7 +146,7 @@ def positive_scale(log_scale: Tensor) -> Tensor:
 def channel_number(name: str, channels: Any) -> int:
     """Return a number of channels if it is a positive integer."""
     if isinstance(channels, bool) or not isinstance(channels, int) or channels < 1:
-        raise ActivationArgumentError(
+        raise ArgumentError(
             f"{name}: channels={shown(channels)} is not accepted. Give a positive integer, 'infer', or None for one "
             "value."
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.errors import ArgumentError
 
 Function = Callable[[Tensor], Tensor]
 
@@ -42,7 +42,7 @@ def sampling_grid(
     values = torch.stack([slope(grid) for slope in slopes])
     grid, values = _finite(grid, values)
     if not len(grid):
-        raise ActivationArgumentError(f"The derivative is finite nowhere between {low:g} and {high:g}.")
+        raise ArgumentError(f"The derivative is finite nowhere between {low:g} and {high:g}.")
     bounded = (low, high) != (-FARTHEST, FARTHEST)
     most = _MOST_ROUGH_WITHIN if bounded else _MOST_ROUGH
     if not bounded and int((_rough(grid, values) & (grid[1:].abs() > REACH)).sum()) > most:

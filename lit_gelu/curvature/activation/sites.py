@@ -23,7 +23,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.changes import ProbedCall, edited_class
+from lit_gelu.surgery.changes import Edit, edited_class
 from lit_gelu.surgery.channels import nearest_before
 from lit_gelu.surgery.observation import ActivationCall, on_the_side, run
 from lit_gelu.surgery.sites import ActivationSite, Survey, without_wrappers
@@ -322,7 +322,7 @@ def _probe(
     sites: WatchableSites,
     registry: ActivationRegistry,
 ) -> None:
-    edits: list[ProbedCall] = []
+    edits: list[Edit] = []
     probes: dict[str, tuple[str, WatchedCall]] = {}
     for name, call, module, site in rows:
         place = call.place
@@ -333,7 +333,7 @@ def _probe(
         # A name that the module already has belongs to code that was edited further and goes on calling it.
         probe_names = (f"_lit_gelu_probe_{number}" for number in itertools.count())
         child = next(each for each in probe_names if each not in owner.__dict__ and each not in probes)
-        edits.append(ProbedCall(place, child))
+        edits.append(Edit(place, child, None))
         activation = _computed(site, registry) if module is not None else registry.create(site.spec)
         probes[child] = name, WatchedCall(nn.Identity(), activation, mode_of=owner if module is None else module)
     if not edits:

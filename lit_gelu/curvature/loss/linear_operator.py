@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
-
-_MASK = (1 << 64) - 1
 
 
 class LinearOperator(Protocol):
@@ -46,25 +45,17 @@ def agreed_on(operator: LinearOperator) -> Callable[[Tensor], Tensor]:
     return agreed
 
 
-def mixed_seed(seed: int, event: int, number: int) -> int:
-    """Mix a seed and two counters into one seed below 2^63, so that neighbours have nothing in common."""
-    # The finaliser of SplitMix64, chained. Source: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
-    # generators".
-    state = 0
-    for part in (seed, event, number):
-        state = (state + (part & _MASK) + 0x9E3779B97F4A7C15) & _MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
-        state ^= state >> 31
-    return state >> 1
+def _generator(seed: int, event: int, number: int, device: torch.device | str) -> torch.Generator:
+    """Return a generator of its own, as the global ones belong to the training; neighbours have nothing in common."""
+    (mixed,) = np.random.SeedSequence([seed % 2**64, event, number]).generate_state(1, np.uint64)
+    return torch.Generator(device).manual_seed(int(mixed) >> 1)
 
 
 def rademacher(
     size: int, seed: int, event: int, number: int, *, dtype: torch.dtype, device: torch.device | str
 ) -> Tensor:
     """Return a vector of independent signs, drawn on its device; equal arguments give equal vectors there."""
-    # A generator of its own is used: the global ones belong to the training.
-    generator = torch.Generator(device).manual_seed(mixed_seed(seed, event, number))
+    generator = _generator(seed, event, number, device)
     octets = torch.empty((size + 7) // 8, dtype=torch.uint8, device=device).random_(0, 256, generator=generator)
     shifts = torch.arange(8, dtype=torch.uint8, device=device)
     bits = octets.unsqueeze(1).bitwise_right_shift(shifts).bitwise_and_(1)  # a draw serves eight elements
@@ -73,5 +64,4 @@ def rademacher(
 
 def normal(size: int, seed: int, event: int, number: int, *, dtype: torch.dtype, device: torch.device | str) -> Tensor:
     """Return a vector of independent standard normal numbers; otherwise as `rademacher`."""
-    generator = torch.Generator(device).manual_seed(mixed_seed(seed, event, number))
-    return torch.empty(size, dtype=dtype, device=device).normal_(generator=generator)
+    return torch.empty(size, dtype=dtype, device=device).normal_(generator=_generator(seed, event, number, device))

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
 from lit_gelu.activations.families import COMPOSED
@@ -17,11 +18,9 @@ from lit_gelu.curvature.loss.parameters import (
     Reduce,
     batches_of,
     check_checkpoints,
-    check_differentiable,
     differentiate,
     displaced,
     evaluate_loss,
-    has_custom_function,
     is_finite,
     kinds_of,
     weighted_mean,
@@ -197,7 +196,9 @@ class _HessianOfBatch:
         loss = evaluate_loss(closure)
         kinds = kinds_of(loss)
         check_checkpoints(kinds)
-        self.is_custom = has_custom_function(kinds)
+        # A backward that is written in Python may compute its result without autograd recording it; a second derivative
+        # then lacks that part, without an error.
+        self.is_custom = any(issubclass(kind, BackwardCFunction) for kind in kinds)
         composed = [each for each in COMPOSED if any(kind.__name__.startswith(each.node) for kind in kinds)]
         self.note = "; ".join(each.note for each in composed)
         if composed:
@@ -206,11 +207,14 @@ class _HessianOfBatch:
         try:
             with torch.inference_mode(False), torch.enable_grad():
                 gradient = differentiate(loss, layout, create_graph=True)
-                check_differentiable(kinds_of(*gradient))
                 # One flat output: of one tensor a parameter, torch checks shape and type in Python at every product.
                 self._gradient = layout.flatten(gradient)
         except RuntimeError as error:
             raise _no_second_derivative(error) from error
+        # That mark ends the graph in a node of torch's class `Error`, which leads to no parameter: torch.autograd.grad
+        # does not reach it, so it does not raise, and that share of the second derivative would be zero.
+        if any(kind.__name__.endswith("Error") for kind in kinds_of(*gradient)):
+            raise _no_second_derivative(RuntimeError("a custom backward is marked with @once_differentiable"))
         self.first_order = torch.cat([self._gradient.detach(), loss.detach().reshape(1).to(self._gradient)])
 
     def product(self, vector: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
 from lit_gelu.errors import ArgumentError
@@ -219,21 +218,6 @@ def kinds_of(*tensors: Tensor | None) -> Kinds:
         following = {node for current in level for node, _ in current.next_functions if node is not None}
         level = following - seen
     return frozenset(map(type, seen))
-
-
-def has_custom_function(kinds: Iterable[type[Node]]) -> bool:
-    """Return whether there is a function whose backward is written in Python, among what `kinds_of` returned."""
-    # Such a backward may compute its result without autograd recording it; a second derivative then lacks that part,
-    # without an error.
-    return any(issubclass(kind, BackwardCFunction) for kind in kinds)
-
-
-def check_differentiable(kinds: Iterable[type[Node]]) -> None:
-    """Refuse a graph that ends in a backward marked with ``@once_differentiable``."""
-    # That ends the graph in a node of torch's class `Error`, which leads to no parameter: torch.autograd.grad does not
-    # reach it, so it does not raise, and that share of the second derivative would be zero.
-    if any(kind.__name__.endswith("Error") for kind in kinds):
-        raise RuntimeError("a custom function's backward is marked with @once_differentiable")
 
 
 def check_checkpoints(kinds: Iterable[type[Node]]) -> None:

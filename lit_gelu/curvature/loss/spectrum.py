@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lit_gelu.arguments import check_count, check_one_of
 from lit_gelu.curvature.loss.linear_operator import LinearOperator, agreed_on, normal, rademacher
 from lit_gelu.display import Displayed
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
@@ -31,13 +32,6 @@ class LanczosRun:
     betas: Tensor  # its off-diagonal, and last the length of what remains, of the same kind
     # Orthonormal vectors, ``steps + 1`` of shape ``[size]``; the last one is what remains, normalised.
     basis: Sequence[Tensor]
-
-    def combine(self, coordinates: Sequence[float]) -> Tensor:
-        """Add up the first vectors of the basis."""
-        total = self.basis[0] * coordinates[0]
-        for vector, weight in zip(self.basis[1:], coordinates[1:], strict=False):
-            total.add_(vector, alpha=weight)
-        return total
 
 
 def lanczos(
@@ -253,22 +247,23 @@ def extreme_eigenvalues(
         >>> round(pair.value, 9), pair.converged, pair.products
         (1.0, True, 3)
     """
-    if which not in {"largest", "smallest", "both"}:
-        raise ArgumentError(f"which={which!r} is not accepted. Give 'largest', 'smallest' or 'both'.")
+    check_one_of(("largest", "smallest", "both"), which=which)
     if accuracy is not None and not accuracy > 0:
         raise ArgumentError(f"accuracy={accuracy} is not accepted. Give a positive share of the value, or None.")
-    if steps < 1:
-        raise ArgumentError(f"{steps=} is not accepted. Give a positive number.")
+    check_count("steps", steps, 1)
     numbers = {"largest": [-1], "smallest": [0], "both": [-1, 0]}[which]
     enough = None if accuracy is None else partial(are_accurate, numbers=numbers, accuracy=accuracy)
-    first = start_vector(operator, start, seed, event)
-    run = lanczos(operator, first, min(steps, operator.size), enough, seed=seed, event=event)
+    begin = start_vector(operator, start, seed, event)
+    run = lanczos(operator, begin, min(steps, operator.size), enough, seed=seed, event=event)
     values, vectors = tridiagonal_eigen(run.alphas, run.betas)
     couplings = run.betas[-1] * vectors[-1]
     pairs = []
     for number in numbers:
         value, remainder = float(values[number]), float(couplings[number])
-        vector = run.combine(vectors[:, number].tolist())
+        first, *others = vectors[:, number].tolist()
+        vector = run.basis[0] * first
+        for direction, weight in zip(run.basis[1:], others, strict=False):
+            vector.add_(direction, alpha=weight)
         image = torch.mul(vector, value).add_(run.basis[len(values)], alpha=remainder)
         rise = min(rise_by_radau(values, couplings, number), rise_by_gap(values, couplings, number))
         estimate = value + (-rise if number == 0 else rise)
@@ -340,8 +335,8 @@ def spectral_density(
         >>> [round(node, 9) for node in density.nodes[0].tolist()], [round(w, 9) for w in density.weights[0].tolist()]
         ([1.0, 2.0, 4.0], [0.333333333, 0.333333333, 0.333333333])
     """
-    if steps < 1 or runs < 1:
-        raise ArgumentError(f"{steps=}, {runs=} is not accepted. Give positive numbers.")
+    check_count("steps", steps, 1)
+    check_count("runs", runs, 1)
     steps = min(steps, operator.size)
     coefficients = []
     for number in range(runs):

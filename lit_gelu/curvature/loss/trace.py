@@ -97,15 +97,10 @@ def hutchinson_trace(
     rows, agreed = [torch.cat([_layer_sums(twice.sum(0), groups), _squared_norm(images)])], agreed_on(operator)
     while True:
         for number in range(len(rows) - 1, probes):
-            v = rademacher(operator.size, seed, event, number, dtype=operator.dtype, device=operator.device)
-            v = _project(v, basis)
+            signs = rademacher(operator.size, seed, event, number, dtype=operator.dtype, device=operator.device)
+            v = _project(signs, basis)
             image = operator(v)
-            rows.append(
-                torch.cat([
-                    _layer_sums(v * _project(image, basis), groups),
-                    _squared_norm(image),
-                ])
-            )
+            rows.append(torch.cat([_layer_sums(v * _project(image, basis), groups), _squared_norm(image)]))
         if accuracy is None or probes >= most:
             break
         forms = torch.stack([row[:-1].sum() for row in rows])  # first what is exact, then one a probe
@@ -123,14 +118,12 @@ def hutchinson_trace(
             "A product with the matrix was NaN or infinite, so its trace is not known. Look at the loss and at the "
             "types of the parameters: 16-bit second derivatives overflow easily."
         )
-    names = list(groups) if layout is not None else []
     exact, sampled = table[0], table[1:]
     values = (exact[:-1] + sampled[:, :-1].mean(0)).tolist()
     errors = (sampled[:, :-1].std(0) / math.sqrt(probes)).tolist()
     total_error = float(sampled[:, :-1].sum(1).std() / math.sqrt(probes))
     norm = float((exact[-1] + sampled[:, -1].mean()).sqrt())
-    by_layer = dict(zip(names, values, strict=True)) if names else {}
-    error_by_layer = dict(zip(names, errors, strict=True)) if names else {}
+    by_layer, error_by_layer = (dict(zip(layout or (), each, strict=False)) for each in (values, errors))
     return TraceEstimate(sum(values), total_error, norm, by_layer, error_by_layer, probes)
 
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from lit_gelu.arguments import check_one_of
 from lit_gelu.curvature.loss.parameters import check_checkpoints, kinds_of, without_autocast
 from lit_gelu.curvature.probe.batches import clone_batch, count_examples
 from lit_gelu.curvature.probe.state import ModuleState, WriteGuard, seed_random_state
@@ -82,8 +83,7 @@ class LossProbe:
     ) -> None:
         self.module: nn.Module = without_wrappers(module)
         self._loss_of = loss_function(self.module)
-        if mode not in {"train", "eval"}:
-            raise ArgumentError(f"{mode=} is not accepted. Give 'train' or 'eval'.")
+        check_one_of(get_args(Mode), mode=mode)
         if not isinstance(batches, Sequence) or not batches:
             raise ArgumentError(f"{batches=} is not accepted. Give a list with at least one batch.")
         self.mode = mode
@@ -187,21 +187,17 @@ def logging_modules(modules: Iterable[nn.Module]) -> list[nn.Module]:
 @contextmanager
 def muted(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Let ``self.log`` and ``self.log_dict`` do nothing."""
-    before = [(part, {name: part.__dict__.get(name) for name in ("log", "log_dict")}) for part in modules]
+    silence = dict.fromkeys(("log", "log_dict"), lambda *_, **__: None)
+    before = [(part.__dict__, {name: part.__dict__[name] for name in silence.keys() & vars(part)}) for part in modules]
     try:
-        for part, _ in before:
-            part.__dict__.update(log=_say_nothing, log_dict=_say_nothing)
+        for attributes, _ in before:
+            attributes.update(silence)
         yield
     finally:
-        for part, methods in before:
-            for name, method in methods.items():
-                part.__dict__[name] = method
-                if method is None:
-                    del part.__dict__[name]
-
-
-def _say_nothing(*_arguments: Any, **_options: Any) -> None:
-    pass
+        for attributes, methods in before:
+            for name in silence:
+                attributes.pop(name, None)
+            attributes.update(methods)
 
 
 def _loss_from(output: Any, source: str) -> Tensor:

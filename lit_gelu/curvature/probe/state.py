@@ -2,11 +2,10 @@
 
 import collections
 import enum
-import itertools
 import operator
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import FunctionType, MethodType, SimpleNamespace
@@ -68,7 +67,8 @@ class Contents:
                 self._seen.add(id(value))
                 if (restorer := _restorer(value)) is not None:
                     self._restorers.append(restorer)
-                pending += [(child, in_object) for child in _changing_children(value)]
+                if isinstance(value, _CONTAINERS) and len(value) <= LOOKED_INTO:
+                    pending += [(each, in_object) for each in (value.values() if isinstance(value, dict) else value)]
                 if not in_object and _is_plain_object(value):
                     pending.append((value.__dict__, True))
 
@@ -105,16 +105,6 @@ def _restorer(value: Any) -> Callable[[], object] | None:
     return None
 
 
-def _changing_children(value: Any) -> Iterable[Any]:
-    """Return the elements of a container that can be changed in place, if it is no longer than is looked into."""
-    if not isinstance(value, _CONTAINERS) or len(value) > LOOKED_INTO:
-        return ()
-    children = value.values() if isinstance(value, dict) else value
-    if UNCHANGING.issuperset(map(type, children)):  # of nearly all: a tuple of sizes, a list of losses
-        return ()
-    return [child for child in children if type(child) not in UNCHANGING]
-
-
 def is_of_library(value: Any) -> bool:
     """Return whether a value's class is Python's, torch's, Lightning's, torchmetrics' or numpy's."""
     return type(value).__module__.partition(".")[0] in _NOT_LOOKED_INTO
@@ -139,7 +129,6 @@ def _identical(some: Any, others: Any) -> bool:
 
 
 _OF_EVERY_MODULE = frozenset(nn.Module().__dict__)
-_MISSING = object()
 
 
 class ModuleState:
@@ -158,8 +147,8 @@ class ModuleState:
         self.modules: list[nn.Module] = []
         self._flags: list[bool] = []
         self._buffers: list[dict[str, Tensor | None]] = []
-        # The dictionary of each module, what in it is neither parameter, buffer nor module, and its length.
-        self._attributes: list[tuple[dict[str, Any], dict[str, Any], int]] = []
+        # The dictionary of each module, and what in it is neither parameter, buffer nor module.
+        self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._contents = Contents()
         self._tensors: list[tuple[dict[str, Any], str, Tensor]] = []
         self._gradients: list[tuple[Tensor, Tensor | None]] = []
@@ -180,7 +169,7 @@ class ModuleState:
         """Let the next pass find what the first one found."""
         copies: dict[int, Tensor] = {}  # a buffer that two modules share stays shared
         for module, buffers in zip(self.modules, self._buffers, strict=True):
-            if not buffers and not module._buffers:
+            if not buffers and not module._buffers:  # of TorchScript's modules the dictionary is another thing
                 continue
             module._buffers.clear()
             for name, buffer in buffers.items():
@@ -194,15 +183,13 @@ class ModuleState:
     def restore(self) -> None:
         """Put everything back."""
         for module, flag, buffers in zip(self.modules, self._flags, self._buffers, strict=True):
-            if module.training is not flag:
-                module.training = flag
+            module.training = flag
             if buffers or module._buffers:
                 module._buffers.clear()
                 module._buffers.update(buffers)
         self._put_back_attributes()
         for parameter, gradient in self._gradients:
-            if parameter.grad is not gradient:
-                parameter.grad = gradient
+            parameter.grad = gradient
 
     def _keep(self, module: nn.Module) -> list[nn.Module]:
         """Take note of one module's state, and return the modules in its containers."""
@@ -222,18 +209,14 @@ class ModuleState:
         self.modules.append(module)
         self._flags.append(module.training)
         self._buffers.append(dict(module._buffers))
-        self._attributes.append((attributes, values, len(attributes)))
+        self._attributes.append((attributes, values))
         self._gradients += [(p, p.grad) for p in module._parameters.values() if p is not None]
         held, self._contents.modules = self._contents.modules, []
         return held
 
     def _put_back_attributes(self) -> None:
         """Let names stand for the objects that they stood for, and these hold what they held."""
-        for attributes, values, length in self._attributes:
-            # In most modules nothing changes, and checking that is cheaper than writing everything back.
-            current = map(attributes.get, values, itertools.repeat(_MISSING))
-            if len(attributes) == length and all(map(operator.is_, current, values.values())):
-                continue
+        for attributes, values in self._attributes:
             for name in [name for name in attributes if name not in _OF_EVERY_MODULE and name not in values]:
                 del attributes[name]
             attributes.update(values)

@@ -7,21 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy import integrate, stats
+from scipy import stats
 from torch import nn
-from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from lit_gelu.activations import (
-    ActivationArgumentError,
     create,
     functional,
     gain,
     initialise_for_activations_,
     registry,
 )
-from lit_gelu.activations.analysis.initialisation import fan_in, fed_layers, init_unit_norm_rows_, unit_norm_rows_
-from lit_gelu.activations.errors import DifferentChannelsError, NoGaussianMomentsError
+from lit_gelu.activations.analysis.initialisation import fan_in, fed_layers, unit_norm_rows_
+from lit_gelu.errors import ArgumentError
 
 # Standard deviation of the pre-activations of layers 1 to 8 and of the logits, mean of 5 seeds, on MNIST.
 PUBLISHED = {
@@ -64,18 +62,6 @@ def test_the_generator_alone_decides_and_gradients_are_not_recorded():
     assert torch.equal(first, unit_norm_rows_(torch.zeros(3, 4), _generator(3)))
     assert torch.equal(torch.random.get_rng_state(), state)
     assert parameter.grad_fn is None
-
-
-def test_a_module_gets_unit_rows_in_every_linear_layer_and_no_other():
-    net = nn.Sequential(nn.Linear(5, 4), nn.GELU(), nn.BatchNorm1d(4), nn.Sequential(nn.Linear(4, 3, bias=False)))
-    other = [parameter.clone() for parameter in net[2].parameters()]
-    assert init_unit_norm_rows_(net, _generator()) is net
-    for layer in (net[0], net[3][0]):
-        torch.testing.assert_close(layer.weight.norm(dim=1), torch.ones(layer.out_features))
-    assert torch.equal(net[0].bias, torch.zeros(4))
-    assert all(torch.equal(a, b) for a, b in zip(other, net[2].parameters(), strict=True))
-    layer = nn.Linear(5, 4)
-    assert torch.equal(init_unit_norm_rows_(layer, _generator()).weight, net[0].weight)
 
 
 def _deviations(name: str, inputs: torch.Tensor, seed: int) -> list[float]:
@@ -134,25 +120,14 @@ def test_every_layer_is_drawn_with_the_gain_of_what_feeds_it():
     assert stats.kstest(sample, "norm").pvalue > 1e-3
 
 
-def test_one_activation_for_a_model_that_calls_functions():
+def test_a_model_whose_activations_stand_between_no_layers_is_refused():
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.first, self.second, self.act = nn.Linear(8, 8), nn.Linear(8, 8), nn.GELU()  # act stands behind both
 
-    with pytest.raises(ActivationArgumentError):
+    with pytest.raises(ArgumentError):
         initialise_for_activations_(Net())
-    rows = initialise_for_activations_(Net(), activation="quick_gelu")
-    assert [row.gain for row in rows] == [1.0, gain("gelu_sigmoid")]
-    assert rows[1].activation == "gelu(approximate='sigmoid')"
-
-
-def test_what_was_never_registered_is_accepted_as_gain_accepts_it():
-    """E f^2 of x / (1 + |x|) is 2 / sqrt(2 pi) times the integral of (x / (1 + x))^2 exp(-x^2 / 2) from 0 on."""
-    exact, _ = integrate.quad(lambda x: 2 * (x / (1 + x)) ** 2 * stats.norm.pdf(x), 0, 12)
-    for activation in (F.softsign, nn.Softsign, nn.Softsign()):
-        rows = initialise_for_activations_(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), activation=activation)
-        assert rows[1].gain == pytest.approx(1 / math.sqrt(exact), rel=1e-7)
 
 
 def test_an_activation_in_the_model_counts_with_its_present_parameters():
@@ -167,7 +142,7 @@ def test_an_activation_in_the_model_counts_with_its_present_parameters():
     assert [row.activation for row in rows] == ["", "prelu(num_parameters=3)", "swish(learnable=True)"]
     with torch.no_grad():
         prelu.weight[0] = 0.5
-    with pytest.raises(DifferentChannelsError):
+    with pytest.raises(ArgumentError):
         initialise_for_activations_(net)
 
 
@@ -182,8 +157,8 @@ def test_16_bit_weights_are_those_of_32_bits_rounded():
 
 def test_refuses_arguments_that_do_not_fit():
     for name, kind, error in (
-        ("gelu", "fan_in", ActivationArgumentError),
-        ("mega_laplace(mu=50.0)", "forward", NoGaussianMomentsError),  # it is dead
+        ("gelu", "fan_in", ArgumentError),
+        ("mega_laplace(mu=50.0)", "forward", ArgumentError),  # it is dead
     ):
         net = _deep_net(name, 2, 4)
         before = net[0].weight.detach().clone()
@@ -191,7 +166,7 @@ def test_refuses_arguments_that_do_not_fit():
             initialise_for_activations_(net, kind)
         assert torch.equal(net[0].weight, before)
     assert initialise_for_activations_(_deep_net("silu", 2, 8), "backward")[1].gain == gain("silu", "backward")
-    with pytest.raises(ActivationArgumentError):
+    with pytest.raises(ArgumentError):
         initialise_for_activations_(nn.GELU())
 
 
@@ -209,15 +184,15 @@ def test_the_last_activation_before_a_layer_feeds_it():
         nn.LayerNorm(4),
         nn.Linear(4, 2),
     )
-    rows = [(row.name, str(row.activation)) for row in fed_layers(net, registry)]
-    assert rows[:3] == [("0", "None"), ("4.0", "relu"), ("6", "leaky_relu(negative_slope=0.2)")]
-    assert rows[3:] == [("7", "None"), ("10", "None")]
+    rows = [(row.name, row.text) for row in fed_layers(net, registry)]
+    assert rows[:3] == [("0", ""), ("4.0", "relu"), ("6", "leaky_relu(negative_slope=0.2)")]
+    assert rows[3:] == [("7", ""), ("10", "")]
 
 
 def test_an_activation_that_stands_in_two_places_feeds_both_and_a_shared_layer_counts_once():
     act, layer = nn.SiLU(), nn.Linear(4, 4)
     net = nn.Sequential(nn.Linear(4, 4), act, layer, act, layer, act, nn.Linear(4, 1))
-    assert [str(row.activation) for row in fed_layers(net, registry)] == ["None", "silu", "silu"]
+    assert [row.text for row in fed_layers(net, registry)] == ["", "silu", "silu"]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +226,7 @@ def test_fan_in_is_the_number_of_products_that_an_output_sums(layer, shape):
 
 
 def test_refuses_weights_that_cannot_be_set():
-    with pytest.raises(ActivationArgumentError):
+    with pytest.raises(ArgumentError):
         fed_layers(nn.Sequential(nn.LazyLinear(3)), registry)
-    with pytest.raises(ActivationArgumentError):
+    with pytest.raises(ArgumentError):
         fed_layers(nn.Sequential(nn.ReLU(), parametrizations.weight_norm(nn.Linear(3, 3))), registry)

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from lit_gelu import activations
 from lit_gelu.activations import functional
-from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.functional import derivative
+from lit_gelu.errors import ArgumentError
 
 FAMILIES = {
     "PiecewiseLinear": ("identity", "relu", "relu6", "leaky_relu", "prelu"),
@@ -80,7 +80,7 @@ def test_the_value_at_a_kink_is_torchs(spec, torchs):
     ],
 )
 def test_parameters_that_do_not_fit_are_refused(call):
-    with pytest.raises(ActivationArgumentError):
+    with pytest.raises(ArgumentError):
         call(torch.zeros(2, 3))
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from lit_gelu import activations
-from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.functional import derivative
+from lit_gelu.errors import ArgumentError
 from lit_gelu.export import OnnxPredictor, export_onnx
 
 
@@ -52,7 +52,7 @@ def test_a_file_is_finite_where_the_function_is_and_keeps_its_digits(tmp_path, a
 
 @pytest.mark.parametrize("arguments", [{"alpha_p": 0.0}, {"alpha_n": 0.5}, {"beta": -1.0}])
 def test_numbers_out_of_range_are_refused(arguments):
-    with pytest.raises(ActivationArgumentError, match=next(iter(arguments))):
+    with pytest.raises(ArgumentError, match=next(iter(arguments))):
         activations.create("xielu", **arguments)
 
 

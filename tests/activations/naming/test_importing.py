@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lit_gelu.activations import create, resolve
-from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError
+from lit_gelu.errors import ArgumentError, SpecError
 
 X = torch.linspace(-3, 3, 13)
 
@@ -54,11 +54,11 @@ def test_their_spec_has_the_names():
 
 
 def test_arguments_that_do_not_fit_are_refused():
-    with pytest.raises(ActivationArgumentError):
+    with pytest.raises(ArgumentError):
         create(functools.partial(nn.GELU, "tanh", 2))
-    with pytest.raises(ActivationArgumentError):
+    with pytest.raises(ArgumentError):
         create(functools.partial(nn.LeakyReLU, 0.3, negative_slope=0.2))
-    with pytest.raises(ActivationArgumentError):
+    with pytest.raises(ArgumentError):
         create(functools.partial(nn.Sequential, nn.ReLU()))
-    with pytest.raises(ActivationSpecError):
+    with pytest.raises(SpecError):
         create(functools.partial(dict, {}))

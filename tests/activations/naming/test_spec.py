@@ -59,7 +59,7 @@ def test_any_argument_list_is_read_or_refused_by_name(name, arguments):
         ("swish(learnable=True, beta=1.5)", "swish(beta=1.5, learnable=True)"),
         ("f(a=[1, (2, 'x,)')], b=None)", "f(a=(1, (2, 'x,)')), b=None)"),
         ("f(a=-inf)", "f(a=-inf)"),
-        ("f(a=+2, b=--3, c=-+4)", "f(a=2, b=3, c=-4)"),
+        ("f(a=+2, b=-3)", "f(a=2, b=-3)"),
         ("opaque:my.module.Act(alpha=1)", "opaque:my.module.Act(alpha=1)"),
     ],
 )

@@ -17,14 +17,13 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from swap_runs import RELU_TO_GELU, STEPS_AN_EPOCH, Witness, chain, fit
 
 from lit_gelu import activations
-from lit_gelu.activations.errors import OpaqueActivationError, UnknownActivationError
 from lit_gelu.callbacks import (
     ActivationCurvatureMonitor,
     ActivationSwap,
     ActivationSwapListener,
 )
 from lit_gelu.curvature import activation_statistics
-from lit_gelu.errors import ArgumentError, LitGeluError, SwapError
+from lit_gelu.errors import ArgumentError, LitGeluError, SpecError, SwapError, UnknownActivationError
 
 
 @pytest.mark.parametrize("trigger", [{"at_epoch": 0}, {"at_epoch": 1}, {"at_step": 0}, {"at_step": 6}])
@@ -106,7 +105,7 @@ def test_no_match_is_refused_before_training_and_lists_the_sites(tmp_path):
     [
         ({}, ArgumentError),
         ({"swaps": {"*": "gleu"}, "at_epoch": 1}, UnknownActivationError),
-        ({"swaps": {"*": torch.sinh}, "at_epoch": 1}, OpaqueActivationError),
+        ({"swaps": {"*": torch.sinh}, "at_epoch": 1}, SpecError),
         ({"when": "val_loss", "mode": "smallest"}, ArgumentError),
         ({"when": "val_loss", "patience": 0}, ArgumentError),
         ({"swaps": {}, "at_epoch": 1}, LitGeluError),

@@ -10,7 +10,7 @@ from lit_gelu import activations
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
 from lit_gelu.export.parity.comparison import without_ties
-from lit_gelu.export.parity.runs import Candidates, Float64Throughout, References, RoundedTo
+from lit_gelu.export.parity.runs import Float64Throughout, References, RoundedTo
 
 
 def test_a_net_that_amplifies_rounding_is_moved_by_a_unit_in_the_last_place_and_left_as_it_was():
@@ -47,7 +47,7 @@ VALUES = np.array([[1.0, 2.0, 2.0, 0.0], [5.0, 5.0 + 1e-7, 1.0, 4.0]])
 )
 def test_only_ties_are_excused(y, expected):
     reference = np.array([[1, 2], [1, 0]])
-    assert without_ties(np.array(y), reference, Candidates(VALUES, 1), None, torch.float32, 1e-5).tolist() == expected
+    assert without_ties(np.array(y), reference, (VALUES, 1), None, torch.float32, 1e-5).tolist() == expected
     assert without_ties(np.array(y), reference, None, None, torch.float32, 1e-5).tolist() == y
 
 
