@@ -140,6 +140,7 @@ class FileMetadata(ExportOptions):
     notes: tuple[str, ...] = ()  # what a user of the file should know
     rows_depend: bool = False  # whether rows of the first axis see each other, so that calls cannot be joined or padded
     weights: str = ""  # the `weights_digest` of the module
+    optimized: str = ""  # for which models onnxruntime's optimiser wrote it anew: sites have no nodes of their own then
     parity: Mapping[str, Any] = field(default_factory=dict)  # what `write_proof` added
 
     def to_properties(self) -> dict[str, str]:
@@ -181,7 +182,7 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
     """Return what a file says of itself; `ModelFileError` if this release did not write it, or an entry is damaged."""
     entries = {key.removeprefix(PREFIX): text for key, text in properties.items() if key.startswith(PREFIX)}
     names = {entry.name for entry in fields(FileMetadata)}
-    entries.setdefault("weights", "")
+    entries = {"weights": "", "optimized": "", **entries}
     if missing := names - entries.keys():
         raise ModelFileError(
             f"{file} does not carry lit-gelu's metadata (lit_gelu.{min(missing)} is missing), so it is not known how "

@@ -143,10 +143,7 @@ class ForeignActivations:
         self._modules = dict(module.named_modules())
         counted = Counter(f"{each.spec or 'no registered activation'} ({each.operator})" for each in activations)
         shown = ", ".join(f"{count} {name}" for name, count in counted.items()) or "none that is known"
-        self.notes = [
-            "lit-gelu did not write this file: GELU is compared in the form as trained, and there is no record of what "
-            f"activations should be made of. Activations in the file: {shown}."
-        ]
+        self.notes = [f"activations are recognised in the graph, and not by a record of its nodes: {shown}."]
         self.pairs = self._paired(self._calls(module, call), activations)
 
     @property

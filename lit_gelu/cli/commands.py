@@ -28,6 +28,7 @@ COMMANDS = {
     "choose": "which activation for a model: lit-gelu choose --activations gelu silu relu",
     "export": "write a checkpoint's model to an ONNX file, checked against PyTorch",
     "parity": "prove that an ONNX file computes what the PyTorch model computes",
+    "optimize": "apply onnxruntime's offline fusions to a file, and prove the result",
     "inspect": "say what an ONNX file is: opset, sizes, activations, how it was made and proved",
     "audit": "whether two artefacts compute the same activations, and what a mismatch costs",
     "bench": "time an ONNX file beside PyTorch eager and torch.compile, in one run",

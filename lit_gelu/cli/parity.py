@@ -1,8 +1,6 @@
 """``lit-gelu parity``: prove that an ONNX file computes what the PyTorch model computes."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from lit_gelu.cli.terminal import present
 
@@ -54,18 +52,13 @@ def parity(
         markdown: where to write the report as Markdown
         html: where to write the report as a page
     """
-    from lit_gelu.cli.input_sample import input_sample, sample_for
-    from lit_gelu.cli.loading import load_checkpoint, load_optional_data
+    from lit_gelu.cli.input_sample import input_sample
+    from lit_gelu.cli.loading import load_optional_data
+    from lit_gelu.cli.pretrained import exported_model
     from lit_gelu.export import OnnxPredictor, check_parity
 
     module = load_optional_data(data, data_root)
-    net: Any
-    if timm is not None or Path(ckpt).is_dir():
-        from lit_gelu.cli.pretrained import opened
-
-        net = opened(ckpt, task, timm, swap).model
-    else:
-        net = load_checkpoint(ckpt, model, sample_for(input_shape, module))
+    net = exported_model(ckpt, model, input_shape, task, timm, swap, module)
     runtimes = list(providers) or None
     takes_raw = bool(OnnxPredictor(file, runtimes).metadata.get("lit_gelu.preprocessing"))
     # Raw pixels are what the batches of a data module are not.

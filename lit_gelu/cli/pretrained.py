@@ -7,7 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from lit_gelu import surgery
+from lit_gelu.cli.input_sample import sample_for
+from lit_gelu.cli.loading import load_checkpoint
 from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.errors import ArgumentError, ExportError
 from lit_gelu.export.pretrained import Pretrained, open_pretrained, pretrained, timm_model
@@ -34,6 +38,21 @@ def opened(source: str, task: str | None, timm: str | None, swaps: Sequence[str]
     surgery.swap(model.model, pairs, getattr(model.model, EXAMPLE, None))
     costs = audit(before, model.model, data, strict=False).costs
     return replace(model, notes=(*model.notes, *(f"swapped: {cost}" for cost in costs)))
+
+
+def exported_model(
+    ckpt: str,
+    model: str | None,
+    input_shape: Sequence[str],
+    task: str | None,
+    timm: str | None,
+    swaps: Sequence[str],
+    data: Any = None,
+) -> nn.Module:
+    """Return the model that a file was exported from: of a folder, or of a checkpoint."""
+    if timm is not None or Path(ckpt).is_dir():
+        return opened(ckpt, task, timm, swaps).model
+    return load_checkpoint(ckpt, model, sample_for(input_shape, data))
 
 
 def export_pretrained(
