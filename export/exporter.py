@@ -29,10 +29,10 @@ from lit_gelu.export.copying import (
     trial_run,
     without_callers_autocast,
 )
+from lit_gelu.export.input_kinds import at_least_two
 from lit_gelu.export.inputs import (
     BOUNDS,
     FlatModule,
-    at_least_two,
     batch_sizes,
     named_shapes,
     open_sizes,

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lit_gelu.export.inputs import Call, sum_of
+from lit_gelu.export.inputs import Call, OpenSize, named_shapes, sum_of
 
 # Operators of torch that hand values on.
 _HANDING_ON = frozenset({
@@ -184,3 +184,11 @@ def sample_lengths(call: Call, shapes: Sequence[Sequence[int | str | None]]) -> 
         for size, length in zip(shape, tensor.shape, strict=True)
         if len(sum_of(size)) == 1
     }
+
+
+def at_least_two(call: Call, sizes: Sequence[OpenSize]) -> Call:
+    """Return a call whose open sizes beside the batch are 2 or more: with 1 a graph would be made for broadcasting."""
+    shapes = named_shapes(call, sizes)
+    rows = {size.name for size in sizes if size.axis in call.batch_axes[size.place]}
+    ones = {name for name, length in sample_lengths(call, shapes).items() if length == 1 and name not in rows}
+    return replace(call, tensors=resized(call, shapes, dict.fromkeys(ones, 2)))

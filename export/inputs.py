@@ -403,15 +403,6 @@ def fixed_batch(call: Call) -> str:
     return f"{{{call.names[0]!r}: {{0: None}}}}"
 
 
-def at_least_two(call: Call, sizes: Sequence[OpenSize]) -> Call:
-    """Return a call whose open sizes beside the batch are 2 or more: with 1 a graph would be made for broadcasting."""
-    tensors = list(call.tensors)
-    for size in sizes:
-        if size.axis not in call.batch_axes[size.place] and tensors[size.place].shape[size.axis] == 1:
-            tensors[size.place] = torch.cat([tensors[size.place]] * 2, size.axis)
-    return replace(call, tensors=tuple(tensors))
-
-
 def sum_of(name: object) -> list[str]:
     """Return the names in that of an open size: one, or several whose sum it is, as ``past + sequence``."""
     parts = [part.strip() for part in str(name).split("+")]

@@ -157,6 +157,16 @@ def test_what_one_call_hides_and_nine_show(exported, tmp_path):
     assert {row.inputs.partition(",")[0] for row in report.failures} == {"decoding"}
 
 
+@pytest.mark.full
+def test_a_sample_of_one_token(tmp_path):
+    decoder, path = Decoder("Llama"), tmp_path / "decoder.onnx"
+    _, cache = decoder.call({}, torch.arange(2).reshape(2, 1), None, 1)
+    sample, shapes = decoder.sample()
+    sample |= {"input_ids": torch.arange(2).reshape(2, 1), "attention_mask": torch.ones(2, 2, dtype=torch.long)}
+    export_onnx(decoder.net, path, {**sample, decoder.cache: cache}, dynamic_shapes=shapes)
+    assert check_parity(decoder.net, path, input_sample=decoder.sample()[0]).passed
+
+
 @dataclass
 class State:
     """A dataclass that torch does not know."""
