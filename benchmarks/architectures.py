@@ -321,6 +321,12 @@ def measure(name: str) -> dict[str, Any]:
     return row
 
 
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return f"{name}, one thread"
+
+
 def _in_a_process(name: str) -> dict[str, Any]:
     command = [sys.executable, __file__, "--one", name]
     try:
@@ -357,6 +363,7 @@ def main(words: Sequence[str]) -> None:
         row = record["rows"][name] = _in_a_process(name)
         libraries = ("lit-gelu", "torch", "torchvision", "timm", "transformers", "onnxruntime", "onnxscript")
         record["versions"] = {library: importlib.metadata.version(library) for library in libraries}
+        record["machine"] = _processor()
         RECORD.write_text(json.dumps(record, indent=1) + "\n")
         print(name, row.get("left_out") or {k: v for k, v in row.items() if k not in {"name", "reasons"}}, flush=True)
 
