@@ -5,6 +5,7 @@ onnxruntime fuses many patterns itself whenever it opens a file. Some, such as a
 """
 
 import contextlib
+import importlib
 import io
 import os
 from collections import Counter
@@ -21,7 +22,6 @@ from lit_gelu.display import Displayed
 from lit_gelu.errors import ArgumentError, ExportError, message_of, shown
 from lit_gelu.export.metadata import PREFIX, census, metadata_of, save_model
 from lit_gelu.export.runtime.model_file import INT8_RECORD
-from lit_gelu.extras import need
 from lit_gelu.files import captured_stdout, require_writable
 
 _CONTRIB = "com.microsoft"
@@ -85,7 +85,7 @@ def optimize_onnx(
         >>> check_parity(net, folder / "fused.onnx", input_sample=torch.zeros(2, 3, 4)).passed
         True
     """
-    optimizer: Any = need("onnxruntime.transformers.optimizer", extra="all", what="optimize_onnx")
+    optimizer: Any = importlib.import_module("onnxruntime.transformers.optimizer")  # takes a second
     if model_type not in optimizer.MODEL_TYPES:
         raise ArgumentError(
             f"model_type={shown(model_type)} is not accepted. Give one of {', '.join(optimizer.MODEL_TYPES)}."
@@ -96,9 +96,7 @@ def optimize_onnx(
     if any(entry.key == INT8_RECORD for entry in model.metadata_props):
         raise ExportError(f"{os.fspath(source)!r} is in int8. Optimise the file that it was made from.")
     before = census(model)
-    options = need("onnxruntime.transformers.fusion_options", extra="all", what="optimize_onnx").FusionOptions(
-        model_type
-    )
+    options = importlib.import_module("onnxruntime.transformers.fusion_options").FusionOptions(model_type)
     # Of a bias and the tanh form the optimiser makes BiasGelu, which is the exact one (onnxruntime 1.31.1).
     forms = {
         helper.get_node_attr_value(n, "approximate") for n in model.graph.node if n.op_type == "Gelu" and n.attribute

@@ -16,7 +16,7 @@ NAMES = {name for entry in ENTRIES for name in (entry.name, *entry.aliases)}
 OF_OTHERS = {
     "lit_gelu/audit/cost.py": "what is mistaken for one another, to be tried",
     "lit_gelu/audit/enclosures.py": "definitions that are independent of the families, to prove values by",
-    "lit_gelu/audit/folders.py": "the words of configurations",
+    "lit_gelu/audit/declarations.py": "the words of configurations",
     "lit_gelu/cli/demo.py": "the forms of GELU",
     "lit_gelu/cli/export.py": "the same forms",
     "lit_gelu/surgery/recognition.py": "torch's operators, by which it looks them up",
