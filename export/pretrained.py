@@ -86,7 +86,7 @@ def open_pretrained(folder: str | Path, task: str | None = None) -> Pretrained:
     configuration = configuration_of(folder)
     try:
         if (folder / _MODULES).is_file():
-            model: nn.Module = _SentenceEncoder(folder)
+            model: nn.Module = SentenceEncoder(folder)
         elif (folder / CLIP_CONFIGURATION).is_file():
             model = _of_open_clip(folder, configuration)
         else:
@@ -249,7 +249,7 @@ def _of_transformers(folder: Path, task: str | None) -> nn.Module:
     return module
 
 
-class _SentenceEncoder(nn.Module):
+class SentenceEncoder(nn.Module):
     """A model of sentence-transformers: tokens to an embedding a sentence, as its pooling and normalisation make it."""
 
     def __init__(self, folder: Path) -> None:

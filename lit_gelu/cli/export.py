@@ -97,13 +97,15 @@ def export(
         "dynamic_shapes": dynamic_shapes,
     }
     if timm is not None or Path(source).is_dir():
-        from lit_gelu.cli.pretrained import export_pretrained, opened
+        from lit_gelu.cli.pretrained import costs_of_swap, export_pretrained, opened
 
-        test_data = evaluation_data(load_optional_data(data, data_root))
+        test_data, folder_model = evaluation_data(load_optional_data(data, data_root)), opened(source, task, timm, swap)
         again = ["--ckpt", source, *(["--task", task] if task else []), *(["--timm", timm] if timm else [])]
-        again += ["--swap", *swap] if swap else []
-        model_of_folder = opened(source, task, timm, swap, test_data)
-        return export_pretrained(source, output, model_of_folder, test_data, again, options, check=check)
+        notes: list[str] = []
+        if swap:
+            again += ["--swap", *swap]
+            notes = costs_of_swap(opened(source, task, timm, ()).model, folder_model.model, test_data)
+        return export_pretrained(source, output, folder_model, test_data, again, notes, options, check=check)
     is_path = source.endswith(".ckpt") or is_file(source)
     default = Path(source).with_suffix(".onnx") if is_path else Path(f"{source.rpartition('.')[2]}.onnx")
     path = default if output is None else Path(output)

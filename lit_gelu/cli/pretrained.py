@@ -1,9 +1,7 @@
 """``lit-gelu export`` and ``lit-gelu parity`` of folders as transformers, timm and sentence-transformers save them."""
 
-import copy
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +20,24 @@ FILE = "model.onnx"
 _IMAGE = {"height", "width"}
 
 
-def opened(source: str, task: str | None, timm: str | None, swaps: Sequence[str], data: Any = None) -> Pretrained:
-    """Return a folder's model, or timm's with the weights of a file, with activations swapped; a note says the cost."""
+def opened(source: str, task: str | None, timm: str | None, swaps: Sequence[str]) -> Pretrained:
+    """Return a folder's model, or timm's with the weights of a file, with activations swapped."""
     model = open_pretrained(source, task) if timm is None else pretrained(timm_model(timm, Path(source)))
-    if not swaps:
-        return model
     pairs = dict(word.partition("=")[::2] for word in swaps)
     if not all(pairs.values()):
         raise ArgumentError(
             f"--swap {' '.join(swaps)} is not accepted. Give WHERE=ACTIVATION, as in activation:gelu=gelu_tanh."
         )
+    if pairs:
+        surgery.swap(model.model, pairs, getattr(model.model, EXAMPLE, None))
+    return model
+
+
+def costs_of_swap(model: nn.Module, swapped: nn.Module, data: Any) -> list[str]:
+    """Say what a swap changes, on data or else on the sample."""
     from lit_gelu.audit import audit
 
-    before = copy.deepcopy(model.model)
-    surgery.swap(model.model, pairs, getattr(model.model, EXAMPLE, None))
-    costs = audit(before, model.model, data, strict=False).costs
-    return replace(model, notes=(*model.notes, *(f"swapped: {cost}" for cost in costs)))
+    return [f"swapped: {cost}" for cost in audit(model, swapped, data, strict=False).costs]
 
 
 def exported_model(
@@ -61,6 +61,7 @@ def export_pretrained(
     model: Pretrained,
     data: Any,
     again: Sequence[str],
+    notes: Sequence[str],
     options: Mapping[str, Any],
     *,
     check: bool,
@@ -71,7 +72,7 @@ def export_pretrained(
 
     name = Path(source).resolve().name
     folder = Path(f"{name}-onnx") if output is None else Path(output)
-    path, notes = folder / FILE, [*model.notes]
+    path, notes = folder / FILE, [*model.notes, *notes]
     console = console_for_output(soft_wrap=True, highlight=False)
     options = {**options, "labels": options["labels"] or model.labels}
     shapes = options.pop("dynamic_shapes") or model.dynamic_shapes  # the user's go before
