@@ -167,6 +167,27 @@ def test_a_sample_of_one_token(tmp_path):
     assert check_parity(decoder.net, path, input_sample=decoder.sample()[0]).passed
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["static", "mamba"])
+def test_caches_that_are_written_in_place(tmp_path, kind):
+    torch.manual_seed(0)
+    if kind == "static":
+        net = transformers.LlamaForCausalLM(transformers.LlamaConfig(**CONFIGURATIONS["Llama"])).eval()
+        cache = transformers.StaticCache(config=net.config, max_cache_len=16)
+    else:
+        sizes = {"vocab_size": VOCABULARY, "hidden_size": 16, "state_size": 4, "num_hidden_layers": 2}
+        net, cache = transformers.MambaModel(transformers.MambaConfig(**sizes, time_step_rank=2)).eval(), None
+    name = "cache" if "cache" in inspect.signature(net.forward).parameters else "past_key_values"
+    with torch.no_grad():
+        output = net(input_ids=torch.arange(8).reshape(2, 4), use_cache=True, **({name: cache} if cache else {}))
+    sample = {"input_ids": torch.arange(2).reshape(2, 1), name: cache or output[name], "use_cache": True}
+    export_onnx(net, tmp_path / "net.onnx", sample)
+    before = {value for value in OnnxPredictor(tmp_path / "net.onnx").input_names if "." in value}
+    after = {value for value in OnnxPredictor(tmp_path / "net.onnx").output_names if "." in value}
+    assert len(before) == len(after) == (6 if kind == "static" else 4)
+    assert check_parity(net, tmp_path / "net.onnx", input_sample=sample).passed
+
+
 @dataclass
 class State:
     """A dataclass that torch does not know."""
