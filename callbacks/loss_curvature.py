@@ -29,12 +29,13 @@ from lit_gelu.callbacks.trainer import (
     shards_parameters,
 )
 from lit_gelu.curvature.loss import ParameterLayout, SpectralDensity
+from lit_gelu.curvature.loss.preconditioner import preconditioner_of
 from lit_gelu.curvature.loss_measurement import Eigenvectors, LossMeasurement, density_figure, measure_loss
 from lit_gelu.curvature.probe.batches import clone_batch, part_size, take_examples
 from lit_gelu.curvature.probe.loss_probe import LossProbe, loss_function
 from lit_gelu.curvature.probe.state import ModuleState, seed_random_state
 from lit_gelu.curvature.ranks import sum_over_ranks
-from lit_gelu.curvature.settings import LossSettings, ProductBudget
+from lit_gelu.curvature.settings import OF_OPTIMIZER, LossSettings, ProductBudget
 from lit_gelu.display import ShownFigures
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
 from lit_gelu.extras import MissingExtraError
@@ -333,7 +334,18 @@ class LossCurvatureMonitor(Callback):
         )
         reduce = sum_over_ranks if trainer.world_size > 1 else None
         with probe:
-            measured = measure_loss(probe, settings, self._vectors, event=event, before=pending.before, reduce=reduce)
+            preconditioner = None
+            if not set(OF_OPTIMIZER).isdisjoint(settings.quantities):
+                preconditioner = preconditioner_of(trainer.optimizers, ParameterLayout(probe.parameters))
+            measured = measure_loss(
+                probe,
+                settings,
+                self._vectors,
+                event=event,
+                before=pending.before,
+                preconditioner=preconditioner,
+                reduce=reduce,
+            )
         return measured, sum(samples)
 
     def _warn_once(self, sentence: str, key: str = "") -> None:

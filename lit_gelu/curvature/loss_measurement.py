@@ -20,9 +20,10 @@ from lit_gelu.curvature.loss import (
     spectral_density,
 )
 from lit_gelu.curvature.loss.parameters import Reduce, displaced
+from lit_gelu.curvature.loss.preconditioner import PreconditionedOperator, Preconditioner
 from lit_gelu.curvature.loss.spectrum import random_start
 from lit_gelu.curvature.probe.loss_probe import LossProbe
-from lit_gelu.curvature.settings import EIGENVALUES, OF_MATRIX, LossSettings
+from lit_gelu.curvature.settings import EIGENVALUES, OF_MATRIX, OF_OPTIMIZER, LossSettings
 from lit_gelu.extras import new_figure
 
 if TYPE_CHECKING:
@@ -61,17 +62,22 @@ def measure_loss(
     *,
     event: int = 0,
     before: Tensor | None = None,
+    preconditioner: Preconditioner | None = None,
     reduce: Reduce | None = None,
 ) -> LossMeasurement:
     """Measure all quantities; to be called within the probe's context, on all ranks."""
     # `vectors` say where to start, and become where the next event starts; random vectors depend on seed and event.
     # `before` are the parameters before the optimizer step, as `ParameterLayout.values` gave them; quantities along the
-    # update need them.
+    # update need them. The preconditioner is the optimizer's now; the quantities with a limit need it.
     result = LossMeasurement()
     shared: dict[str, Any] = {"samples": probe.samples, "reduce": reduce}
-    if not set(OF_MATRIX).isdisjoint(settings.quantities):
+    vectors = {} if vectors is None else vectors
+    if not {*OF_MATRIX, *OF_OPTIMIZER}.isdisjoint(settings.quantities):
         with hessian_operator(probe.closures, probe.parameters, **shared) as hessian:
-            _measure_matrix(hessian, settings, {} if vectors is None else vectors, event, result)
+            _measure_matrix(hessian, settings, vectors, event, result)
+            if preconditioner is not None:
+                _measure_optimizer(hessian, preconditioner, settings, vectors, event, result)
+            result.figures["products",] = float(hessian.products)
     if before is not None and "directional" in settings.quantities:
         layout = ParameterLayout(probe.parameters)
         update = layout.values().sub_(before)
@@ -142,7 +148,39 @@ def _measure_matrix(
     result.note, result.parameters = operator.note, operator.size
     figures["probe_loss",] = operator.loss.item()
     figures["gradient_norm",] = operator.gradient.norm().item()
-    figures["products",] = float(operator.products)
+
+
+def _measure_optimizer(
+    hessian: ParameterOperator,
+    preconditioner: Preconditioner,
+    settings: LossSettings,
+    vectors: Eigenvectors,
+    event: int,
+    result: LossMeasurement,
+) -> None:
+    figures, name = result.figures, "preconditioned_sharpness"
+    if name in settings.quantities:
+        operator = PreconditionedOperator(hessian, preconditioner)
+        # Of P^-1/2 H P^-1/2 the last eigenvector, and the direction of the gradient.
+        last = vectors.get(name)
+        is_warm = last is not None and last.numel() == hessian.size
+        begin = last.to(hessian.device) if last is not None and is_warm else random_start(hessian, settings.seed, event)
+        (pair,) = extreme_eigenvalues(
+            operator,
+            start=torch.stack([begin, preconditioner.inverse_root * hessian.gradient]),
+            steps=settings.budget.warm_steps if is_warm else settings.budget.lanczos_steps,
+            accuracy=settings.budget.accuracy if is_warm else None,
+            seed=settings.seed,
+            event=event,
+        )
+        vectors[name] = pair.vector
+        figures[name,] = pair.estimate
+        figures[f"{name}_residual",] = pair.residual
+        figures[f"{name}_converged",] = float(pair.converged)
+        figures[f"{name}_limit",] = preconditioner.limit
+    if "batch_sharpness" in settings.quantities:
+        figures["batch_sharpness",] = float(hessian.agreed(hessian.along_gradients().mean().reshape(1)))
+        figures["batch_sharpness_limit",] = 2 / preconditioner.learning_rate
 
 
 def density_figure(spectrum: SpectralDensity, title: str) -> "Figure":

@@ -11,7 +11,10 @@ EIGENVALUES = ("top_eigenvalue", "smallest_eigenvalue")
 OF_MATRIX = (*EIGENVALUES, "trace", "spectral_density")
 """Quantities of the matrix of second derivatives, from its products with vectors."""
 
-QUANTITIES = (*OF_MATRIX, "directional")
+OF_OPTIMIZER = ("preconditioned_sharpness", "batch_sharpness")
+"""Quantities with a limit that the optimizer sets: beyond it, its steps diverge on a quadratic loss."""
+
+QUANTITIES = (*OF_MATRIX, *OF_OPTIMIZER, "directional")
 """The last one is measured along the update that the optimizer took, by a product with the Hessian."""
 
 

@@ -101,6 +101,15 @@ class ParameterOperator:
         """Return the mean of numbers over ranks, the very same on all: what a common decision must rest on."""
         return numbers if self._reduce is None else weighted_mean([numbers], [1], self._reduce)
 
+    def along_gradients(self) -> Tensor:
+        """Return g'Hg / g'g of each batch, with its own gradient and Hessian; a product a batch."""
+        ratios = []
+        for batch in self._batches:
+            gradient = batch.first_order[:-1]
+            ratios.append(gradient.dot(batch.product(gradient)) / gradient.dot(gradient))
+        self.products += 1
+        return torch.stack(ratios)
+
     def close(self) -> None:
         """Release the graphs that products are computed from."""
         self._batches = []
