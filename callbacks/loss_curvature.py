@@ -334,9 +334,12 @@ class LossCurvatureMonitor(Callback):
         )
         reduce = sum_over_ranks if trainer.world_size > 1 else None
         with probe:
-            preconditioner = None
+            preconditioner, left_out = None, []
             if not set(OF_OPTIMIZER).isdisjoint(settings.quantities):
-                preconditioner = preconditioner_of(trainer.optimizers, ParameterLayout(probe.parameters))
+                try:
+                    preconditioner = preconditioner_of(trainer.optimizers, ParameterLayout(probe.parameters))
+                except UnsupportedRunError as error:
+                    left_out = [str(error)]
             measured = measure_loss(
                 probe,
                 settings,
@@ -346,6 +349,7 @@ class LossCurvatureMonitor(Callback):
                 preconditioner=preconditioner,
                 reduce=reduce,
             )
+            measured.left_out += left_out
         return measured, sum(samples)
 
     def _warn_once(self, sentence: str, key: str = "") -> None:

@@ -117,6 +117,8 @@ def _of_curves(run: ReportedRun) -> Iterator[RunFinding]:
             yield RunFinding("alarm", "loss not finite", curve.name, text, advice, {"step": float(step)})
         elif finite and name == "top_eigenvalue":
             yield _sharpness(run, curve, prefix)
+        elif finite and (limits := run.curve(f"{curve.name}_limit")) is not None:
+            yield _of_limit(curve, limits)
 
 
 def stability_limit(optimizer: OptimizerSettings, rate: float) -> float:
@@ -155,12 +157,34 @@ def _sharpness(run: ReportedRun, curve: LoggedCurve, monitor: str) -> RunFinding
     ratio = top / limit
     figures = {"top_eigenvalue": top, "limit": limit, "ratio": ratio}
     text += f", {ratio:.2g} of the limit {limit:.3g} at learning rate {max(rates):.3g}"
-    if ratio < _NEAR_EDGE:
+    if ratio < _NEAR_EDGE or len(set(rates)) == 1:
+        return _judged(where, text, figures)
+    text += ". The limit is higher where the sharp directions belong to parameter groups with lower rates."
+    return RunFinding("note", "edge of stability", where, text, "", figures, _COHEN)
+
+
+def _of_limit(curve: LoggedCurve, limits: LoggedCurve) -> RunFinding:
+    """Judge a sharpness that was logged with the optimizer's own limit, and say since when it has been near it."""
+    at = dict(zip(limits.steps, limits.values, strict=True))
+    shares = {s: v / at[s] for s, v in zip(curve.steps, curve.values, strict=True) if math.isfinite(v) and at.get(s)}
+    step, ratio = [*shares.items()][-1]
+    name = curve.name.rpartition("/")[2]
+    text = f"The {name.replace('_', ' ')} was {ratio * at[step]:.3g} at step {step}"
+    text += f", {ratio:.2g} of its limit {at[step]:.3g}"
+    since = step
+    for earlier, share in reversed(shares.items()):
+        if share < _NEAR_EDGE:
+            break
+        since = earlier
+    text += f", and near it since step {since}" if ratio >= _NEAR_EDGE and since < step else ""
+    return _judged(curve.name, text, {name: ratio * at[step], "limit": at[step], "ratio": ratio})
+
+
+def _judged(where: str, text: str, figures: Mapping[str, float]) -> RunFinding:
+    """Say what a share of the optimizer's limit means."""
+    if figures["ratio"] < _NEAR_EDGE:
         return RunFinding("good", "edge of stability", where, f"{text}: there is room.", "", figures, _COHEN)
-    if len(set(rates)) > 1:
-        text += ". The limit is higher where the sharp directions belong to parameter groups with lower rates."
-        return RunFinding("note", "edge of stability", where, text, "", figures, _COHEN)
-    if ratio < _BEYOND_EDGE:
+    if figures["ratio"] < _BEYOND_EDGE:
         text += ": training is at the edge of stability, where the learning rate itself holds the sharpness down."
         advice = "This is common and no fault. A higher learning rate will flatten further or diverge."
         return RunFinding("note", "edge of stability", where, text, advice, figures, _COHEN)

@@ -79,20 +79,19 @@ class PreconditionedOperator:
         return product.mul_(self._preconditioner.inverse_root)
 
 
-def preconditioner_of(optimizers: Iterable[Optimizer], layout: ParameterLayout) -> Preconditioner:
+def preconditioner_of(optimizers: Iterable[Optimizer], layout: ParameterLayout) -> Preconditioner | None:
     """Return what some optimizers divide gradients by now, and the sharpness from which on they diverge.
 
     Args:
-        optimizers: `torch.optim.SGD`, `Adam`, `AdamW`, `NAdam` and `RMSprop`, after at least one step; together they
-            train all parameters.
+        optimizers: `torch.optim.SGD`, `Adam`, `AdamW`, `NAdam` and `RMSprop`; together they train all parameters.
         layout: Of the parameters.
 
     Returns:
-        The preconditioner.
+        The preconditioner; ``None`` before the first step, and after steps that a gradient scaler left out.
 
     Raises:
-        UnsupportedRunError: If an optimizer is of another class, has not taken a step, leaves out a parameter, has
-            the rate 0, or if groups have different momenta.
+        UnsupportedRunError: If an optimizer is of another class, leaves out a parameter, has the rate 0, or if groups
+            have different momenta.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.ones(1))
@@ -121,7 +120,10 @@ def preconditioner_of(optimizers: Iterable[Optimizer], layout: ParameterLayout) 
         for parameter in group["params"]:
             if id(parameter) not in {id(tensor) for tensor in layout.tensors.values()}:
                 continue
-            momentum, diagonal = rule(group, _state(optimizer, parameter))
+            state = optimizer.state.get(parameter, {})
+            if not state and not isinstance(optimizer, SGD):
+                return None
+            momentum, diagonal = rule(group, state)
             diagonals[id(parameter)] = torch.ones_like(parameter) * (diagonal * (largest / rate))
             decays[id(parameter)] = 0.0 if is_decoupled else decay
             # Decoupled decay shortens the parameters by itself: theta' = (1 - h decay) theta - ...
@@ -139,15 +141,6 @@ def preconditioner_of(optimizers: Iterable[Optimizer], layout: ParameterLayout) 
     tensors = [diagonals[id(tensor)] for tensor in layout.tensors.values()]
     decay_rows = [torch.full_like(tensor, decays[id(tensor)]) for tensor in layout.tensors.values()]
     return Preconditioner(layout.flatten(tensors).rsqrt(), layout.flatten(decay_rows), min(limits), largest)
-
-
-def _state(optimizer: Optimizer, parameter: Tensor) -> Mapping[str, Any]:
-    state = optimizer.state.get(parameter, {})
-    if not state and not isinstance(optimizer, SGD):
-        raise UnsupportedRunError(
-            f"preconditioned_sharpness is known after the first step of {type(optimizer).__name__}."
-        )
-    return state
 
 
 def _of_sgd(group: Mapping[str, Any], _: Mapping[str, Any]) -> tuple[Momentum, Tensor | float]:

@@ -133,3 +133,59 @@ def test_the_trace_takes_as_many_vectors_as_its_accuracy_asks_for(tmp_path):
     for step, row in fine.items():
         assert row["trace_standard_error"] <= 0.05 * abs(row["trace"])
         assert row["trace"] == pytest.approx(witness.hessians[step].trace().item(), rel=0.25)  # five standard errors
+
+
+class WithAdam(Net):
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.01, weight_decay=0.1)
+
+
+class Scales(Witness):
+    """Keeps what AdamW divides gradients by, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.scales = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        (optimizer,) = trainer.optimizers
+        states = [optimizer.state[parameter] for parameter in pl_module.parameters()]
+        corrected = [(s["exp_avg_sq"] / (1 - 0.999 ** float(s["step"]))).sqrt() + 1e-8 for s in states]
+        corrections = [1 - 0.9 ** float(s["step"]) for s in states]
+        self.scales.append(torch.cat([(d * c).flatten() for d, c in zip(corrected, corrections, strict=True)]))
+
+
+def test_sharpness_as_the_optimizer_sees_it(tmp_path):
+    monitor = loss_monitor(["preconditioned_sharpness", "batch_sharpness"], **EXACT)
+    witness = Scales()
+    figures = fit(tmp_path, monitor, witness, model=WithAdam())
+    assert list(figures) == [1, 3]
+    for step, row in figures.items():
+        root = witness.scales[step].rsqrt()
+        expected = torch.linalg.eigvalsh(root[:, None] * witness.hessians[step] * root)[-1].item()
+        assert row["preconditioned_sharpness"] == pytest.approx(expected, rel=1e-6)
+        assert row["preconditioned_sharpness_limit"] == pytest.approx(38 / 0.01 * (1 - 0.01 * 0.1 / 2))
+        assert row["preconditioned_sharpness_converged"] == 1
+        assert row["batch_sharpness_limit"] == pytest.approx(200)
+
+
+def test_an_optimizer_without_a_known_limit_is_warned_of(tmp_path):
+    class WithAdagrad(Net):
+        def configure_optimizers(self):
+            return torch.optim.Adagrad(self.parameters(), lr=0.01)
+
+    monitor = loss_monitor("preconditioned_sharpness", fraction=None, every_n_steps=1)
+    with collected_warnings("Adagrad") as messages:
+        rows = fit(tmp_path, monitor, model=WithAdagrad())
+    assert len(messages) == 1
+    assert not any("sharpness" in name for row in rows.values() for name in row)
+
+
+def test_a_warm_event_takes_no_more_products_than_that_of_the_top_eigenvalue(tmp_path):
+    rows = {}
+    for quantity in ("top_eigenvalue", "preconditioned_sharpness"):
+        monitor = loss_monitor(quantity, fraction=None, every_n_steps=1)
+        rows[quantity] = fit(tmp_path / quantity, monitor, model=WithAdam(), max_epochs=4)
+    products = {name: sum(row["products"] for row in list(each.values())[1:]) for name, each in rows.items()}
+    assert products["preconditioned_sharpness"] <= 1.2 * products["top_eigenvalue"]
