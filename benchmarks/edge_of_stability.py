@@ -85,7 +85,7 @@ def main() -> None:
     parser.parse_args()
     for name, run, rates, steps in (
         ("Adam, all examples: sharpness over 38 / rate", of_adam, (1e-3, 3e-3), 3000),
-        ("SGD, batches of 16: batch sharpness over 2 / rate", of_sgd, (0.2, 0.1), 20_000),
+        ("SGD, batches of 16: batch sharpness over 2 / rate", of_sgd, (1.0, 1.3), 8000),
     ):
         for rate in rates:
             shares = run(rate, steps)
