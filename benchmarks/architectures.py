@@ -14,7 +14,7 @@ output. Of timm the smallest architecture of each module, of torchvision a list.
   processor seconds and the process's peak memory, after both have translated a small net;
 - both files run in onnxruntime at the sample's batch, one row and three rows, and `check_parity` judges ours.
 
-The record is ``docs/data/exported_architectures.json``; ``docs/make_architectures.py`` writes the page from it.
+The record is ``docs/data/exported_architectures.json``.
 """
 
 import argparse

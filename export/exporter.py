@@ -36,6 +36,8 @@ from lit_gelu.export.inputs import (
     batch_sizes,
     named_shapes,
     open_sizes,
+    sample_of,
+    take_apart,
 )
 from lit_gelu.export.lowering.lowering_table import mark, unmark
 from lit_gelu.export.lowering.policy import DEFAULT_OPSET
@@ -207,7 +209,10 @@ def export_onnx(
     require_writable(path)
     registry = registry_or_default(registry)
     twin = evaluation_copy(model)
-    flat = FlatModule(twin, *sample_call(twin, preprocessing, input_sample), softmax=options.softmax)
+    if preprocessing is None:
+        flat = FlatModule(twin, take_apart(twin, sample_of(twin, input_sample)), softmax=options.softmax)
+    else:
+        flat = FlatModule(twin, *sample_call(twin, preprocessing, input_sample), softmax=options.softmax)
     weights = weights_digest(twin)
     caller = flat.call
     flat.call, narrow = narrowed(flat)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lit_gelu.export.inputs import Call, OpenSize, named_shapes, sum_of
+from lit_gelu.export.inputs import Call, OpenSize, named_shapes, sample_lengths, sum_of
 
 # Operators of torch that hand values on.
 _HANDING_ON = frozenset({
@@ -174,16 +174,6 @@ def resized(call: Call, shapes: Sequence[Sequence[int | str | None]], sizes: Map
                 tensor = tensor.index_select(dim, torch.arange(length) % tensor.shape[dim])
         tensors.append(tensor)
     return tuple(tensors)
-
-
-def sample_lengths(call: Call, shapes: Sequence[Sequence[int | str | None]]) -> dict[str, int]:
-    """Return the sample's open sizes by their names, without those that are sums of others."""
-    return {
-        str(size): length
-        for tensor, shape in zip(call.tensors, shapes, strict=True)
-        for size, length in zip(shape, tensor.shape, strict=True)
-        if len(sum_of(size)) == 1
-    }
 
 
 def at_least_two(call: Call, sizes: Sequence[OpenSize]) -> Call:

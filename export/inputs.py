@@ -38,13 +38,15 @@ class Call:
     positions: tuple[int, ...]  # where the tensors stand among the leaves
     named: tuple[tuple[int, ...], ...] | None = None  # which axes of each are called as the batch is, if any name is
     constants: tuple[str, ...] = ()  # the arguments that are no tensors, as name=value
+    has_objects: bool = False  # whether some tensors are in objects that torch does not look into
 
     def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return ``(args, kwargs)`` with other tensors in the places of these."""
         leaves = [_own_copy(leaf) for leaf in self.leaves]  # forward may write to a list or an object
         for position, tensor in zip(self.positions, tensors, strict=True):
             leaves[position] = tensor
-        args, kwargs = closed(pytree.tree_unflatten(leaves, self.structure))
+        arguments = pytree.tree_unflatten(leaves, self.structure)
+        args, kwargs = closed(arguments) if self.has_objects else arguments
         return args, kwargs
 
     @property
@@ -155,7 +157,7 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
             f"The input sample does not fit {type(model).__name__}.forward{signature}: {error}. Give a tensor, a tuple "
             "of its positional arguments, or a dict of its arguments by name."
         ) from error
-    paths, structure = pytree.tree_flatten_with_path(opened((bound.args, bound.kwargs)))
+    paths, structure = pytree.tree_flatten_with_path(_opened((bound.args, bound.kwargs)))
     positions = tuple(i for i, (_, leaf) in enumerate(paths) if isinstance(leaf, Tensor))
     tensors = tuple(plain_tensor(paths[i][1]) for i in positions)
     if not tensors or tensors[0].ndim == 0 or tensors[0].shape[0] == 0:
@@ -176,7 +178,8 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
             "constants. Leave it out, or let forward take the tensors and make it of them."
         )
     texts = tuple(f"{name}={shown(leaf)}" for name, leaf in constants.items())
-    return Call(tuple(names), tensors, leaves, structure, positions, constants=texts)
+    has_objects = any(isinstance(path[-1], TensorName) for path, _ in paths)
+    return Call(tuple(names), tensors, leaves, structure, positions, constants=texts, has_objects=has_objects)
 
 
 def random_pixels(shape: torch.Size, generator: torch.Generator) -> Tensor:
@@ -200,6 +203,14 @@ def random_batch(call: Call, rows: int, generator: torch.Generator, kinds: "Mapp
     return (random_pixels(first.shape, generator) if raw else first, *others)
 
 
+_PLAIN = (Tensor, int, float, str, type(None))
+
+
+def _opened(tree: Any) -> Any:
+    """Return a tree with the objects opened that have tensors in them, if there is any object at all."""
+    return tree if all(isinstance(leaf, _PLAIN) for leaf in pytree.tree_leaves(tree)) else opened(tree)
+
+
 def _own_copy(leaf: Any) -> Any:
     """Return a copy of an argument that is no tensor; the argument itself if it cannot be copied, such as a lock."""
     try:
@@ -211,7 +222,7 @@ def _own_copy(leaf: Any) -> Any:
 def tensors_by_name(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the tensors of one call of ``forward`` by the names that `take_apart` gives them, however it is called."""
     bound = signature.bind(*args, **kwargs)
-    paths, _ = pytree.tree_flatten_with_path(opened((bound.args, bound.kwargs)))
+    paths, _ = pytree.tree_flatten_with_path(_opened((bound.args, bound.kwargs)))
     leaves = [pair for pair in paths if isinstance(pair[1], Tensor)]
     return dict(zip(_names([path for path, _ in leaves], signature), (tensor for _, tensor in leaves), strict=True))
 
@@ -303,9 +314,10 @@ class FlatModule(nn.Module):
     def called(self, model: nn.Module, fed: Sequence[Tensor]) -> Any:
         """Call a module as this one is called."""
         args, kwargs = self.call.arguments(fed)
-        before = ObjectsOfCall((args, kwargs))
+        before = ObjectsOfCall((args, kwargs)) if self.call.has_objects else None
         output = model(*args, **kwargs)
-        before.require_kept(f"{type(self.model).__name__}.forward", output)
+        if before is not None:
+            before.require_kept(f"{type(self.model).__name__}.forward", output)
         return probabilities_first(output) if self.softmax else output
 
 
@@ -335,7 +347,7 @@ def named_outputs(output: Any) -> list[tuple[str, Tensor]]:
     if isinstance(output, Tensor):
         return [("output", output)]
     pairs = []
-    for path, leaf in pytree.tree_flatten_with_path(opened(output))[0]:
+    for path, leaf in pytree.tree_flatten_with_path(_opened(output))[0]:
         if isinstance(leaf, Tensor):
             name = _joined([_key(entry) for entry in path], path, PRESENT)
             pairs.append((f"output_{name}" if name[:1].isdigit() else name, leaf))
@@ -345,7 +357,7 @@ def named_outputs(output: Any) -> list[tuple[str, Tensor]]:
 def left_out(output: Any) -> list[str]:
     """Say which parts of an output are in no file: ``None``, numbers, and objects whose tensors torch does not see."""
     notes = []
-    for path, leaf in pytree.tree_flatten_with_path(opened(output))[0]:
+    for path, leaf in pytree.tree_flatten_with_path(_opened(output))[0]:
         if not isinstance(leaf, Tensor):
             what = f"a {type(leaf).__name__} with tensors in it" if holds_tensors(leaf) else repr(leaf)[:40]
             notes.append(f"output {'.'.join(str(_key(entry)) for entry in path) or 0!r} is {what}: not in the file.")
@@ -407,6 +419,16 @@ def sum_of(name: object) -> list[str]:
     """Return the names in that of an open size: one, or several whose sum it is, as ``past + sequence``."""
     parts = [part.strip() for part in str(name).split("+")]
     return [] if not isinstance(name, str) else parts if all(part.isidentifier() for part in parts) else [name]
+
+
+def sample_lengths(call: Call, shapes: Sequence[Sequence[int | str | None]]) -> dict[str, int]:
+    """Return the sample's open sizes by their names, without those that are sums of others."""
+    return {
+        str(size): length
+        for tensor, shape in zip(call.tensors, shapes, strict=True)
+        for size, length in zip(shape, tensor.shape, strict=True)
+        if len(sum_of(size)) == 1
+    }
 
 
 def named_shapes(call: Call, sizes: Sequence[OpenSize]) -> list[list[int | str]]:

@@ -15,12 +15,10 @@ from lit_gelu.sandbox import input_sample_of, is_left_to_model
 _ROWS = 256  # raw test inputs at once
 
 
-def sample_call(model: nn.Module, preprocessing: nn.Module | None, input_sample: Any) -> tuple[Call, nn.Module | None]:
+def sample_call(model: nn.Module, preprocessing: nn.Module, input_sample: Any) -> tuple[Call, nn.Module]:
     """Return a sample call of ``model(preprocessing(raw), ...)``, and a copy of the preprocessing that took it."""
     # With preprocessing the first tensor is raw pixels, by default those of its example_input_array before the module's
     # other tensors, or random ones of the shape of the module's first.
-    if preprocessing is None:
-        return take_apart(model, sample_of(model, input_sample)), None
     if not isinstance(preprocessing, nn.Module):
         raise ArgumentError(
             f"preprocessing={type(preprocessing).__name__} is not accepted. Give a torch.nn.Module that turns raw "

@@ -28,10 +28,10 @@ def _words(paths):
 @pytest.mark.parametrize(
     ("what", "size", "ceiling"),
     [
-        ("lines of the package", _lines(PACKAGE), 39_140),
-        ("files of the package", len(PACKAGE), 221),
-        ("lines of the tests", _lines(TESTS), 37_240),
-        ("words of Markdown", _words(PAGES), 41_220),
+        ("lines of the package", _lines(PACKAGE), 40_390),
+        ("files of the package", len(PACKAGE), 229),
+        ("lines of the tests", _lines(TESTS), 37_950),
+        ("words of Markdown", _words(PAGES), 41_950),
     ],
 )
 def test_the_project_stays_small(what, size, ceiling):

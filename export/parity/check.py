@@ -143,8 +143,9 @@ def check_parity(
     dtype = DTYPES.get(metadata.dtype, torch.float32)
     predictor, setup, notes = open_predictor(file, providers, dict(session_config or {}), dtype)
     model = without_wrappers(model)
-    preprocessing, batches, unread = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
-    raw = preprocessing is not None
+    batches, raw, unread = data, bool(metadata.preprocessing or preprocessing), []
+    if raw:
+        preprocessing, batches, unread = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
     call = file_call(model, preprocessing, input_sample, predictor)
     call, matches, shapes = _fitting(call, predictor, raw=raw, foreign=record is None)
     notes += [*unread, *matches]
@@ -174,7 +175,7 @@ def check_parity(
         tolerance=tolerance,
         reference=VS_FLOAT64 if exact_dtype == torch.float64 else f"{VS_PYTORCH} {dtype_name(exact_dtype)}",
     )
-    decoder = decoder_of(call, predictor.ports, predictor.output_ports)
+    decoder = decoder_of(call, predictor.ports, predictor.output_ports) if call.has_objects else None
     rows = [*comparison.compare(inputs), *comparison.decode(decoder, kinds)]
     gaussian = next(family for family in inputs if family.gap and family.name not in {SAMPLE, DATA})
     runs = not any(gaussian.name in (f.name, f.rows_of) for f in inputs if f.name in comparison.unrun)

@@ -92,7 +92,7 @@ def matched_call(call: Call, ports: Mapping[str, Port]) -> tuple[Call, list[str]
     )
     names, positions = (call.names[place] for place in order), (call.positions[place] for place in order)
     fitted = Call(tuple(names), tuple(tensors), tuple(leaves), call.structure, tuple(positions))
-    return replace(fitted, constants=call.constants), notes
+    return replace(fitted, constants=call.constants, has_objects=call.has_objects), notes
 
 
 def _fits(port: Port, tensor: torch.Tensor) -> bool:

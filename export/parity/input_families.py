@@ -14,8 +14,19 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from lit_gelu.errors import ModelInputError
-from lit_gelu.export.input_kinds import Kind, OfSample, integer_kinds, other_sizes, resized, sample_lengths
-from lit_gelu.export.inputs import PAST, RAW_DTYPE, Batch, Call, drawn, plain_tensor, random_batch
+from lit_gelu.export.input_kinds import Kind, OfSample, integer_kinds, other_sizes, resized
+from lit_gelu.export.inputs import (
+    PAST,
+    RAW_DTYPE,
+    Batch,
+    Call,
+    drawn,
+    plain_tensor,
+    random_batch,
+    sample_lengths,
+    sample_of,
+    take_apart,
+)
 from lit_gelu.export.preprocessing import is_data_module, sample_call
 from lit_gelu.export.runtime import OnnxPredictor
 from lit_gelu.export.runtime.model_file import random_inputs
@@ -258,4 +269,6 @@ def file_call(model: nn.Module, preprocessing: nn.Module | None, input_sample: A
         inputs = random_inputs(predictor.ports, 2)
         by_name = inputs.keys() <= inspect.signature(model.forward).parameters.keys()
         input_sample = inputs if by_name else tuple(inputs.values())
+    if preprocessing is None:
+        return take_apart(model, sample_of(model, input_sample))
     return sample_call(model, preprocessing, input_sample)[0]
