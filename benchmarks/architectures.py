@@ -32,6 +32,7 @@ import math
 import os
 import resource
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,8 @@ RECORD = Path(__file__).resolve().parent.parent / "docs" / "data" / "exported_ar
 SECONDS, GIGABYTES = 400, 12  # of a process
 _OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)
 RIGHT = 1e-4  # of the largest output
+LIBRARIES = ("transformers", "timm", "torchvision")
+Row = dict[str, Any]
 TORCHVISION = (
     "alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "googlenet", "inception_v3", "maxvit_t", "mnasnet0_5",
     "mobilenet_v3_small", "regnet_y_400mf", "resnet18", "shufflenet_v2_x0_5", "squeezenet1_1", "swin_t", "vgg11",
@@ -340,6 +343,67 @@ def _in_a_process(name: str) -> dict[str, Any]:
     return json.loads(line)
 
 
+def rows_of(record: dict[str, Any]) -> list[Row]:
+    """Return the rows of architectures that could be built."""
+    return [row for row in record["rows"].values() if "left_out" not in row]
+
+
+def _exported(row: Row, what: str) -> bool:
+    return f"{what}_errors" in row
+
+
+def _right(row: Row, what: str) -> bool:
+    """Return whether a file gives the module's outputs at two, one and three rows."""
+    errors = row.get(f"{what}_errors", {})
+    return bool(errors) and all(error is not None and error <= RIGHT for error in errors.values())
+
+
+def _of(rows: list[Row], count: int) -> str:
+    return f"{count} of {len(rows)}"
+
+
+def summary(record: dict[str, Any]) -> list[list[str]]:
+    """Return what the record says of each library, a line a figure."""
+    columns = [_column([row for row in rows_of(record) if row["name"].startswith(f"{name}.")]) for name in LIBRARIES]
+    return [["", *LIBRARIES], *([what, *(column[what] for column in columns)] for what in columns[0])]
+
+
+def _column(rows: list[Row]) -> dict[str, str]:
+    """Return the figures of a library, by what they are about."""
+    swapped = [row for row in rows if "undone" in row]
+    ours, plain = ([row for row in rows if _exported(row, what)] for what in ("ours", "plain"))
+    ratios = [row["ours_seconds"] / row["plain_seconds"] for row in ours if _exported(row, "plain")]
+    seen, calls = (sum(row.get(what, 0) for row in rows) for what in ("seen", "calls"))
+    alarms = [row for row in ours if row.get("parity") is False and _right(row, "ours")]
+    drops = [row for row in ours if row.get("parity") is True and not _right(row, "ours")]
+    return {
+        "calls of activations found": f"{seen:,} of {calls:,}",
+        "swapped, and undone to the bit": _of(swapped, sum(row["undone"] for row in swapped)),
+        "exported by lit-gelu": _of(rows, len(ours)),
+        "exported by `torch.onnx.export`": _of(rows, len(plain)),
+        "right at one, two and three rows, lit-gelu": _of(ours, sum(_right(row, "ours") for row in ours)),
+        "the same, `torch.onnx.export`": _of(plain, sum(_right(row, "plain") for row in plain)),
+        "right, and refused by `check_parity`": str(len(alarms)),
+        "wrong, and passed by it": str(len(drops)),
+        "processor seconds over torch's, median": f"{statistics.median(ratios):.2f}" if ratios else "",
+        "the same, worst": f"{max(ratios):.2f}" if ratios else "",
+    }
+
+
+def failures(record: dict[str, Any]) -> list[list[str]]:
+    """Return the architectures that fail, with whether torch exports them and the reason."""
+    lines = []
+    for row in rows_of(record):
+        reason = row.get("ours_error") or row.get("swap_error") or row.get("parity_error")
+        if reason is None and _exported(row, "ours") and not _right(row, "ours"):
+            reason = f"outputs are off: {row['ours_errors']}"
+        if reason is None and row.get("parity") is False:
+            reason = f"parity: {'; '.join(row['reasons'])}"
+        if reason is not None:
+            lines.append([row["name"], "yes" if _exported(row, "plain") else "no", " ".join(reason.split())[:150]])
+    return lines
+
+
 def main(words: Sequence[str]) -> None:
     """Measure architectures and write the record after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -366,6 +430,8 @@ def main(words: Sequence[str]) -> None:
         record["machine"] = _processor()
         RECORD.write_text(json.dumps(record, indent=1) + "\n")
         print(name, row.get("left_out") or {k: v for k, v in row.items() if k not in {"name", "reasons"}}, flush=True)
+    for cells in (*summary(record), *failures(record)):
+        print("  ".join(cell.ljust(24) for cell in cells).rstrip())
 
 
 if __name__ == "__main__":
