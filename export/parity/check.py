@@ -143,7 +143,8 @@ def check_parity(
     dtype = DTYPES.get(metadata.dtype, torch.float32)
     predictor, setup, notes = open_predictor(file, providers, dict(session_config or {}), dtype)
     model = without_wrappers(model)
-    batches, raw, unread = data, bool(metadata.preprocessing or preprocessing), []
+    batches, raw = data, bool(metadata.preprocessing or preprocessing)
+    unread: list[str] = []
     if raw:
         preprocessing, batches, unread = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
     call = file_call(model, preprocessing, input_sample, predictor)
