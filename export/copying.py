@@ -339,8 +339,8 @@ def trial_run(flat: FlatModule, origin: nn.Module | None = None) -> Trial:
             raise _refused(flat, tensors, error, origin) from error
     if not outputs:
         raise ExportError(
-            f"{model}.forward returns no tensor that torch finds. Accepted: a tensor, a tuple, list or dict of them, "
-            "or a dataclass that is known to torch: call torch.export.register_dataclass(...) once, before the export."
+            f"{model}.forward returns no tensor that can be found. Accepted: a tensor, a tuple, list or dict of them, "
+            "or an object that has them as attributes, such as a dataclass without slots."
         )
     names = output_names([name for name, _ in outputs], call)
     notes += [

@@ -110,6 +110,7 @@ def test_a_swap_on_the_way_says_what_it_costs(tmp_path, capsys):
     assert "WHERE=ACTIVATION" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_weights_of_timm_by_the_name_of_its_architecture(tmp_path):
     timm = pytest.importorskip("timm")
     model = timm.create_model("test_vit")

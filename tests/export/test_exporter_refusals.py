@@ -47,12 +47,12 @@ class Random(nn.Module):
         return F.dropout(x, 0.5, training=True)
 
 
-@dataclass
+@dataclass(slots=True)
 class Scores:
     logits: torch.Tensor
 
 
-class ReturnsADataclass(nn.Module):
+class ReturnsSlots(nn.Module):
     def forward(self, x):
         return Scores(F.gelu(x))
 
@@ -67,7 +67,7 @@ class FrozenBatch(nn.Module):
     [
         DataDependent(),
         Random(),
-        ReturnsADataclass(),
+        ReturnsSlots(),
         FrozenBatch(),
     ],
     ids=lambda model: type(model).__name__,

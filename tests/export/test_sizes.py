@@ -9,7 +9,8 @@ from torch.export import Dim
 
 from lit_gelu.errors import ArgumentError, LitGeluError, ModelInputError
 from lit_gelu.export import ExportError, OnnxPredictor, check_parity, export_onnx
-from lit_gelu.export.inputs import at_least_two, open_sizes, take_apart
+from lit_gelu.export.input_kinds import at_least_two
+from lit_gelu.export.inputs import open_sizes, take_apart
 
 
 class Net(nn.Module):
