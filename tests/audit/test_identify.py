@@ -19,6 +19,7 @@ from lit_gelu.export import export_onnx
 
 ROWS = [str(row) for row in formulas(activations.registry)]
 DTYPES = ("float32", "float16", "bfloat16")
+WIDE_FIRST = ["float32", *(pytest.param(each, marks=pytest.mark.full) for each in DTYPES[1:])]
 GELU, TANH, QUICK = "gelu", "gelu(approximate='tanh')", "gelu(approximate='sigmoid')"
 
 
@@ -51,7 +52,7 @@ def test_every_row_is_named_from_its_module(spec, dtype):
     assert spec in names(identify(module, dtype))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", WIDE_FIRST)
 @pytest.mark.parametrize("spec", ROWS)
 def test_every_row_is_named_from_arrays(spec, dtype):
     module = activations.create(spec).eval().double()
@@ -63,7 +64,7 @@ def test_every_row_is_named_from_arrays(spec, dtype):
     assert spec in names(identify(ports.in_float64(formula), dtype))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", WIDE_FIRST[:2])
 @pytest.mark.parametrize("spec", ROWS)
 def test_every_row_is_named_from_onnxruntime(spec, dtype, tmp_path):
     assert spec in names(identify(session_of(spec, dtype, tmp_path), dtype))
@@ -310,7 +311,7 @@ def test_a_slope_of_a_thousandth_is_not_relu(dtype):
     assert "relu" not in identify(lambda x: F.leaky_relu(x, 1e-3), dtype).specs
 
 
-@pytest.mark.parametrize("dtype", ["float32", *(pytest.param(each, marks=pytest.mark.full) for each in DTYPES[1:])])
+@pytest.mark.parametrize("dtype", WIDE_FIRST)
 def test_a_fit_does_not_imitate_a_jump(dtype):
     for place in (0.01, 1.0):
         fit = identify(lambda x, place=place: F.threshold(x, place, 0.0), dtype).spec or ""

@@ -19,6 +19,7 @@ LINKS = [
 ]
 # They take five seconds and more: they train, export, or import other libraries. Their imports are always looked at.
 FULL = {
+    "docs/audit.md",
     "docs/choose.md",
     "docs/coming_from.md",
     "docs/curvature.md",

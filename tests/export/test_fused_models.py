@@ -20,6 +20,7 @@ def net():
     return nn.Sequential(*layers, nn.ReLU(), nn.Linear(8, 3)).eval()
 
 
+@pytest.mark.full
 def test_the_file_of_a_fused_model_is_that_of_the_model_and_so_is_its_proof(tmp_path):
     plain, fused = net(), kernels.fuse(net())
     assert sum(map(kernels.is_fused, fused.modules())) == len(SPECS)

@@ -30,7 +30,7 @@ class Padded(nn.Module):
     ("pool", "nested", "agrees"),
     [
         ("all", True, False),
-        ("kept", True, True),
+        pytest.param("kept", True, True, marks=pytest.mark.full),
         pytest.param("none", True, False, marks=pytest.mark.full),
         pytest.param("all", False, True, marks=pytest.mark.full),
     ],
