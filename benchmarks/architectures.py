@@ -87,7 +87,8 @@ def small(config: Any, depth: int = 0) -> Any:
         with contextlib.suppress(Exception):  # some are properties
             setattr(config, name, _small(name, value))
     if isinstance(getattr(config, "layer_types", None), list):
-        config.layer_types = config.layer_types[: SIZES["num_hidden_layers"]]
+        with contextlib.suppress(Exception):  # of some, a property
+            config.layer_types = config.layer_types[: SIZES["num_hidden_layers"]]
     return config
 
 
@@ -425,8 +426,9 @@ def main(words: Sequence[str]) -> None:
         if not wanted or (name in record["rows"] and not (options.again or options.parts)):
             continue
         row = record["rows"][name] = _in_a_process(name)
-        libraries = ("lit-gelu", "torch", "torchvision", "timm", "transformers", "onnxruntime", "onnxscript")
+        libraries = ("lit-gelu", "torch", "torchvision", "timm", "transformers", "onnxscript")
         record["versions"] = {library: importlib.metadata.version(library) for library in libraries}
+        record["versions"]["onnxruntime"] = onnxruntime.__version__  # of one of several distributions
         record["machine"] = _processor()
         RECORD.write_text(json.dumps(record, indent=1) + "\n")
         print(name, row.get("left_out") or {k: v for k, v in row.items() if k not in {"name", "reasons"}}, flush=True)

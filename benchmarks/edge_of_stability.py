@@ -85,8 +85,8 @@ def main() -> None:
     runs = {
         "Adam, all examples, rate 0.001": lambda: of_adam(1e-3, 3000),
         "Adam, all examples, rate 0.003": lambda: of_adam(3e-3, 3000),
-        "SGD, batches of 16, rate 1": lambda: of_sgd(1.0, 8000, 16),
-        "SGD, batches of 64, rate 1": lambda: of_sgd(1.0, 8000, 64),
+        "SGD, batches of 16, rate 0.8": lambda: of_sgd(0.8, 8000, 16),
+        "SGD, batches of 64, rate 0.8": lambda: of_sgd(0.8, 8000, 64),
     }
     for name, run in runs.items():
         late = run()[-EVENTS // 4 :]

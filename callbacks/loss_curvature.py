@@ -132,7 +132,8 @@ class LossCurvatureMonitor(Callback):
     ``top_eigenvalue`` and ``smallest_eigenvalue`` of the Hessian, with ``.._residual`` and ``.._converged``; ``trace``,
     its standard error, its parts by layer and the Frobenius norm; ``spectral_density``, a figure; ``directional``,
     along the step that the optimizer took: u'Hu / u'u, g'u and u'Hu / (-2 g'u), with the Hessian and the gradient
-    before it. docs/curvature.md has the formula of each figure, says how to read it, and what else is logged.
+    before it; ``preconditioned_sharpness`` and ``batch_sharpness``, beside the optimizer's limit, ``.._limit``.
+    docs/curvature.md has the formula of each figure, says how to read it, and what else is logged.
 
     The loss is the module's ``curvature_loss(batch)`` if it defines that, else what its ``training_step`` returns, on
     the probe, without autocast; see `lit_gelu.curvature.LossProbe`. It is measured after the optimizer step. Under DDP
@@ -141,7 +142,7 @@ class LossCurvatureMonitor(Callback):
 
     Args:
         quantities: ``"top_eigenvalue"``, ``"smallest_eigenvalue"``, ``"trace"``, ``"spectral_density"``,
-            ``"directional"``; one or several.
+            ``"directional"``, ``"preconditioned_sharpness"``, ``"batch_sharpness"``; one or several.
         every_n_steps: Optimizer steps between two events; 500 if nothing else is given.
         every_n_epochs: Epochs between two events, each at the epoch's last step.
         at_steps: The steps to measure, numbered from 0.

@@ -141,7 +141,8 @@ def export_onnx(
         path: The file to write.
         input_sample: What to trace with: a tensor, a tuple of ``forward``'s arguments or a dict of them by name; by
             default the module's ``example_input_array``. Dimension 0 of every tensor as long as the first one's is the
-            batch, and so is an axis that ``dynamic_shapes`` calls as it.
+            batch, and so is an axis that ``dynamic_shapes`` calls as it. Tensors in objects are inputs too, those of
+            caches as ``past_key_values.0.key``.
         approximate: Which form every GELU takes, calls of functions included: ``"as_trained"`` leaves them alone;
             ``"none"`` (or ``"exact"``) is ``x Phi(x)``, ``"tanh"`` and ``"sigmoid"`` its approximations. To change
             some GELUs alone, `lit_gelu.surgery.swap` them first.
@@ -168,7 +169,7 @@ def export_onnx(
         dynamic_shapes: Which sizes of inputs are open beside the batch. By input and axis, with names that the file
             shows: ``{"input_ids": {1: "sequence"}, "attention_mask": {1: "sequence"}}``; one name is one size. Or
             what ``torch.export.export`` takes, a dict or tuple of ``Dim``, ``Dim.DYNAMIC``, ``Dim.AUTO``, ``None``.
-            ``{"x": {0: None}}`` fixes the batch at the sample's rows.
+            ``{"x": {0: None}}`` fixes the batch at the sample's rows; ``"past + sequence"`` is the sum of two others.
 
     Returns:
         What was written.

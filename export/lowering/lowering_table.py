@@ -128,8 +128,8 @@ class RecipeBuilder:
         if isinstance(value, str):
             return value
         number = float(np.asarray(value).item())
-        known = onnx.defs.get_schema(operator).attributes if onnx.defs.has(operator) else {}
-        is_whole = keyword.arg in known and known[keyword.arg].type == onnx.defs.OpSchema.AttrType.INT
+        attributes = onnx.defs.get_schema(operator).attributes if onnx.defs.has(operator) else {}
+        is_whole = keyword.arg in attributes and attributes[keyword.arg].type == onnx.defs.OpSchema.AttrType.INT
         if not is_whole or math.isnan(number):  # which stands for an argument whose value is not there
             return number
         if not number.is_integer():

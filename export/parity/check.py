@@ -86,6 +86,9 @@ def check_parity(
     the table that they reach, and random masks; raw pixels are random, black and white. What an output may be off by
     says `lit_gelu.export.parity.criterion`.
 
+    A file with a cache also decodes: a call with an empty one, then eight of one place, each with the cache that the
+    last one returned, beside the module with its own.
+
     Each distinct activation's nodes are also cut out of the file and run alone: on all 65,536 values in 16 bit, on a
     strided selection of float32's bit patterns. Two runs on the same input must give the same. Names and types of
     outputs, labels, and the operators of each activation must be those of the module and of the file's own record. On a

@@ -1,6 +1,5 @@
 """The file against the module, on families of inputs: each output as a whole and by index."""
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -91,40 +90,37 @@ class Comparison:
         """Compare call by call, each with the cache that it returned: the file's, PyTorch's, and that in float64."""
         if decoder is None:
             return []
-        batches = (1, 2) if any(self.references.call.batched) else (self.references.call.batch_size,)
+        references = self.references
+        batches = (1, 2) if any(references.call.batched) else (references.call.batch_size,)
         rows: list[ParityRow] = []
         for batch_size, prompt in zip(batches, PROMPTS, strict=False):
             family = Family(f"decoding, batch {batch_size}, {prompt} + {STEPS} calls", ())
+            calls = [*decoder.calls(kinds, batch_size, prompt)]
+            baseline = partial(references.run, references.baseline, dtype=references.baseline_dtype)
+            exact: list[list[np.ndarray]] | list[None] = [None] * len(calls)
             try:
-                errors = self._decode(decoder, [*decoder.calls(kinds, batch_size, prompt)], family)
+                baselines = [y for _, y in decoder.outputs(baseline, calls)]
+                if references.exact is not None:
+                    in_float64 = partial(references.run, references.exact, dtype=references.exact_dtype)
+                    exact = [y for _, y in decoder.outputs(in_float64, calls)]
             except Exception as error:  # noqa: BLE001 - forward is the user's: it may not take an empty cache
                 self.untried.append(f"{family.name} was not tried: forward fails ({error}).")
                 continue
+            errors = {name: OutputErrors(self.dtype) for name in self.outputs}
+            of_file = decoder.outputs(lambda batch: self.run(self.inputs(batch)), calls)
+            for y_baseline, y_exact in zip(baselines, exact, strict=True):
+                try:
+                    fed, y = next(of_file)
+                except (ModelFileError, ModelInputError) as error:  # what the module takes, the file does not
+                    for output, value in zip(errors.values(), y_baseline, strict=False):
+                        output.unrun = str(error)
+                        output.file.add(None, value)
+                    break
+                self._add(errors, [*y], Outputs(y_baseline, y_exact, None), fed, family)
             for name, output in errors.items():
                 self._note_own_error(family, name, output)
             rows += self._judge(FamilyErrors(family, errors, None))
         return rows
-
-    def _decode(self, decoder: Decoder, calls: Sequence[Batch], family: Family) -> dict[str, OutputErrors]:
-        references = self.references
-        errors = {name: OutputErrors(self.dtype) for name in self.outputs}
-        baselines = decoder.outputs(
-            partial(references.run, references.baseline, dtype=references.baseline_dtype), calls
-        )
-        exact: Iterable[tuple[Batch, list[np.ndarray] | None]] = itertools.repeat(((), None))
-        if references.exact is not None:
-            exact = decoder.outputs(partial(references.run, references.exact, dtype=references.exact_dtype), calls)
-        of_file = decoder.outputs(lambda batch: self.run(self.inputs(batch)), calls)
-        for (_, baseline), (_, reference) in zip(baselines, exact, strict=False):
-            try:
-                fed, y = next(of_file)
-            except ModelFileError as error:
-                for output, value in zip(errors.values(), baseline, strict=False):
-                    output.unrun = str(error)
-                    output.file.add(None, value)
-                break
-            self._add(errors, [*y], Outputs(baseline, reference, None), fed, family)
-        return errors
 
     def excess_on(self, worst: WorstBatch) -> Callable[[list[np.ndarray]], float]:
         """Return what judges other outputs for a batch as its family was judged: the largest error by its limit."""

@@ -180,7 +180,8 @@ def _measure_optimizer(
         figures[f"{name}_limit",] = preconditioner.limit
     if "batch_sharpness" in settings.quantities:
         figures["batch_sharpness",] = float(hessian.agreed(hessian.along_gradients().mean().reshape(1)))
-        figures["batch_sharpness_limit",] = 2 / preconditioner.learning_rate
+        if preconditioner.is_gradient_descent:  # of other optimizers no limit is published
+            figures["batch_sharpness_limit",] = preconditioner.limit
 
 
 def density_figure(spectrum: SpectralDensity, title: str) -> "Figure":

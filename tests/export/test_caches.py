@@ -188,6 +188,27 @@ def test_caches_that_are_written_in_place(tmp_path, kind):
     assert check_parity(net, tmp_path / "net.onnx", input_sample=sample).passed
 
 
+@pytest.mark.full
+def test_a_file_that_takes_no_empty_cache_fails(tmp_path):
+    decoder, path = Decoder("Llama"), tmp_path / "decoder.onnx"
+    sample, shapes = decoder.sample()
+    export_onnx(decoder.net, path, sample, dynamic_shapes=shapes)
+    model = onnx.load(path)
+    first = numpy_helper.from_array(np.int64(0), "first")  # of the places in the cache, of which there may be none
+    for node in model.graph.node:
+        node.output[:] = ["logits.exact" if name == "logits" else name for name in node.output]
+    model.graph.initializer.extend([first, numpy_helper.from_array(np.float32(0), "nothing")])
+    model.graph.node.extend([
+        helper.make_node("Gather", ["past_key_values.0.key", "first"], ["place"], axis=2),
+        helper.make_node("ReduceSum", ["place"], ["sum"], keepdims=0),
+        helper.make_node("Mul", ["sum", "nothing"], ["zero"]),
+        helper.make_node("Add", ["logits.exact", "zero"], ["logits"]),
+    ])
+    onnx.save(model, path)
+    report = check_parity(decoder.net, path, input_sample=sample, strict=False)
+    assert {row.inputs.partition(",")[0] for row in report.failures} == {"decoding"}
+
+
 @dataclass
 class State:
     """A dataclass that torch does not know."""

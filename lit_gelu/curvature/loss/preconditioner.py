@@ -58,6 +58,11 @@ class Preconditioner:
     limit: float
     learning_rate: float
 
+    @property
+    def is_gradient_descent(self) -> bool:
+        """Whether steps are the gradient times the learning rate: P is 1, and there is no momentum."""
+        return self.limit * self.learning_rate == 2 and bool((self.inverse_root == 1).all())
+
 
 class PreconditionedOperator:
     """``P^-1/2 (H + decay) P^-1/2`` as a linear operator.
@@ -98,8 +103,8 @@ def preconditioner_of(optimizers: Iterable[Optimizer], layout: ParameterLayout) 
         >>> optimizer = torch.optim.Adam([weight], lr=0.01)
         >>> weight.grad = torch.full((1,), 2.0)
         >>> optimizer.step()
-        >>> found = preconditioner_of([optimizer], ParameterLayout({"weight": weight}))
-        >>> round(found.limit), round(float(found.inverse_root**-2), 4)  # (1 - 0.9) |g| at the first step
+        >>> preconditioner = preconditioner_of([optimizer], ParameterLayout({"weight": weight}))
+        >>> round(preconditioner.limit), round(float(preconditioner.inverse_root**-2), 4)  # 38 / rate; 0.1 |g|
         (3800, 0.2)
     """
     groups = [(optimizer, group) for optimizer in optimizers for group in optimizer.param_groups]

@@ -167,7 +167,15 @@ def test_sharpness_as_the_optimizer_sees_it(tmp_path):
         assert row["preconditioned_sharpness"] == pytest.approx(expected, rel=1e-6)
         assert row["preconditioned_sharpness_limit"] == pytest.approx(38 / 0.01 * (1 - 0.01 * 0.1 / 2))
         assert row["preconditioned_sharpness_converged"] == 1
-        assert row["batch_sharpness_limit"] == pytest.approx(200)
+        assert "batch_sharpness_limit" not in row
+
+
+def test_batch_sharpness_beside_the_limit_of_gradient_descent(tmp_path):
+    monitor, witness = loss_monitor("batch_sharpness", **EXACT), Witness()
+    for step, row in fit(tmp_path, monitor, witness).items():
+        assert row["batch_sharpness_limit"] == 4.0  # 2 / 0.5
+        values = torch.linalg.eigvalsh(witness.hessians[step])
+        assert values[0] <= row["batch_sharpness"] <= values[-1]
 
 
 def test_an_optimizer_without_a_known_limit_is_warned_of(tmp_path):
