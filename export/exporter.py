@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
 import torch
 from torch import nn
 
@@ -47,7 +46,6 @@ from lit_gelu.export.metadata import (
     ExportOptions,
     FileMetadata,
     SiteRecord,
-    census,
     class_path,
     save_model,
     strip_origin,
@@ -62,6 +60,7 @@ from lit_gelu.export.open_axes import (
     without_nested_tensors_,
 )
 from lit_gelu.export.preprocessing import describe, sample_call
+from lit_gelu.export.runtime.model_file import operator_name
 from lit_gelu.export.trace import trace
 from lit_gelu.files import require_writable
 
@@ -255,7 +254,7 @@ def export_onnx(
     if flat.call.constants:
         fixed.append(f"arguments that are no tensors are fixed as in the sample: {', '.join(flat.call.constants)}.")
     notes = (*metadata.notes, *fixed, *trial.notes, *unasked, *untried, *unused)
-    operators = census(ir.to_proto(graph))
+    operators = Counter(map(operator_name, graph.graph))
     return ExportReport(Path(path), lowered.opset, metadata.sites, operators, metadata, notes)
 
 

@@ -271,15 +271,15 @@ def save_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
     data = target.with_name(f"{target.name}.{secrets.token_hex(4)}.data") if size > EXTERNAL_DATA_ABOVE else None
     old = _data_files(target) if is_file(target) else []
     try:
+        onnx.checker.check_model(without_weights(model), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ExportError(
+            f"onnx's checker refuses the model for {str(path)!r}; nothing was written: {error}"
+        ) from error
+    try:
         with write_atomically(target) as temporary, temporary_folder(target) as folder:
             written = folder / target.name
             ir.save(model, written, external_data=None if data is None else data.name)
-            try:
-                onnx.checker.check_model(str(written), full_check=True)
-            except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-                raise ExportError(
-                    f"onnx's checker refuses the model for {str(path)!r}; nothing was written: {error}"
-                ) from error
             if data is not None:
                 synchronise(folder / data.name)
                 (folder / data.name).rename(data)
@@ -290,6 +290,22 @@ def save_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
         raise
     for file in old:
         file.unlink(missing_ok=True)
+
+
+def without_weights(model: ir.Model) -> onnx.ModelProto:
+    """Return a model as it is written, but with its weights as inputs: the graph alone, without a copy of them."""
+    initializers = dict(model.graph.initializers)
+    weights = [value for value in initializers.values() if value.const_value and value.const_value.nbytes > 1024]
+    inputs = [*model.graph.inputs]
+    try:
+        for value in weights:
+            del model.graph.initializers[str(value.name)]
+        model.graph.inputs.extend(weights)
+        return ir.to_proto(model)
+    finally:
+        del model.graph.inputs[len(inputs) :]
+        model.graph.initializers.clear()
+        model.graph.initializers.update(initializers)
 
 
 def _data_files(path: Path) -> list[Path]:
