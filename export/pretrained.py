@@ -112,7 +112,7 @@ def pretrained(model: nn.Module, folder: Path | None = None, files: tuple[Path, 
     notes: list[str] = []
     for name, tensor in sample.items():
         if name in _TEXT:
-            sizes[name] = {1: "sequence"}
+            sizes[name] = {1: _TEXT[name]}
         elif tensor.ndim == 2:
             sizes[name] = {1: "samples"}
         elif tensor.ndim == 4:
@@ -166,10 +166,20 @@ def _sample(model: nn.Module, processor: Mapping[str, Any]) -> dict[str, Tensor]
     if "input_features" in names:
         length = 2 * getattr(config, "max_source_positions", _SAMPLES)
         sample["input_features"] = torch.randn(_ROWS, config.num_mel_bins, length, generator=generator)
+    if config.is_encoder_decoder and sample and "decoder_input_ids" in names:
+        vocabulary = text.vocab_size
+        low = min(_FIRST_TOKEN, vocabulary - 1)
+        sample["decoder_input_ids"] = torch.randint(low, vocabulary, (_ROWS, _TOKENS - 2), generator=generator)
     return sample
 
 
-_TEXT = ("input_ids", "attention_mask", "token_type_ids")
+# Tokens, by the name of their number.
+_TEXT = {
+    "input_ids": "sequence",
+    "attention_mask": "sequence",
+    "token_type_ids": "sequence",
+    "decoder_input_ids": "decoder_sequence",
+}
 
 
 def _image_size(processor: Mapping[str, Any], vision: Any) -> tuple[int, int]:
