@@ -31,7 +31,7 @@ TASKS: Mapping[str, str] = {
 }
 CLIP_CONFIGURATION = "open_clip_config.json"
 _MODULES = "modules.json"  # of sentence-transformers
-_ROWS, _TOKENS, _SAMPLES, _IMAGE = 2, 8, 4000, 224  # of samples; what a configuration says goes before
+_ROWS, _TOKENS, _SAMPLES, _FRAMES, _IMAGE = 2, 8, 4000, 200, 224  # of samples; what a configuration says goes first
 _FIRST_TOKEN = 3  # those before it begin, end and fill in most vocabularies
 _BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")  # tokenizers, processors, configurations
 
@@ -164,7 +164,7 @@ def _sample(model: nn.Module, processor: Mapping[str, Any]) -> dict[str, Tensor]
         if processor.get("return_attention_mask") and "attention_mask" in names:
             sample["attention_mask"] = torch.ones(_ROWS, _SAMPLES, dtype=torch.long)
     if "input_features" in names:
-        length = 2 * getattr(config, "max_source_positions", _SAMPLES)
+        length = 2 * getattr(config, "max_source_positions", _FRAMES // 2)
         sample["input_features"] = torch.randn(_ROWS, config.num_mel_bins, length, generator=generator)
     if config.is_encoder_decoder and sample and "decoder_input_ids" in names:
         vocabulary = text.vocab_size
