@@ -11,7 +11,7 @@ from torch import nn
 
 import lit_gelu
 from lit_gelu import activations, surgery
-from lit_gelu.choose.statistics import PairedDifference
+from lit_gelu.choose.statistics import MetricDifference
 from lit_gelu.curvature import SpectralDensity, TraceEstimate
 from lit_gelu.display import LONGEST_REPR, MOST_ROWS, Displayed, HtmlTable, ShownFigures
 from lit_gelu.export.parity.report import VS_FLOAT64, ParityReport, ParityRow
@@ -77,7 +77,7 @@ def shown():
         "parity": parity_report(),
         "density": SpectralDensity(torch.rand(2, 40).double(), torch.rand(2, 40).double(), 1000, 80),
         "trace": TraceEstimate(1.0, 0.1, 2.0, {"a": 1.0}, {"a": 0.1}, 8),
-        "difference": PairedDifference("gelu", "relu", 5, 0.1, 0.0, 0.2, 0.04, equal=False),
+        "difference": MetricDifference("gelu", "relu", 5, 0.1, 0.0, 0.2, 0.04, equal=False),
         "robustness": RobustnessCurves((0.0,), (0.1,), (0.2,), (0.0,), (0.0,), 9, draws=1, seed=0),
         "figures": ShownFigures({f"hidden.{n}": {"mean": 0.1, "share_dead": 0.0} for n in range(60)}),
     }

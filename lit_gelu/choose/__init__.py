@@ -2,6 +2,6 @@
 
 from lit_gelu.choose.choose import choose
 from lit_gelu.choose.result import ActivationChoice, CandidateReport, TrainedRun
-from lit_gelu.choose.statistics import Metric, PairedDifference
+from lit_gelu.choose.statistics import Metric, MetricDifference
 
-__all__ = ["ActivationChoice", "CandidateReport", "Metric", "PairedDifference", "TrainedRun", "choose"]
+__all__ = ["ActivationChoice", "CandidateReport", "Metric", "MetricDifference", "TrainedRun", "choose"]

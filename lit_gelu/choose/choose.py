@@ -1,6 +1,7 @@
 """`choose`: which activation for a model, by runs that differ in nothing else."""
 
 import inspect
+import itertools
 import math
 import os
 import re
@@ -24,8 +25,17 @@ from lit_gelu.arguments import is_count
 from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
 from lit_gelu.callbacks.checkpoint_file import read_checkpoint
 from lit_gelu.choose.result import ActivationChoice, CandidateReport
-from lit_gelu.choose.statistics import Metric, listed
-from lit_gelu.choose.training import Candidate, RunFolder, Setup, first_line, log, make_runs, settings_of, validated
+from lit_gelu.choose.statistics import FEWEST_SEEDS, Metric, listed
+from lit_gelu.choose.training import (
+    Candidate,
+    RunFolder,
+    Setup,
+    first_line,
+    log,
+    make_runs,
+    settings_of,
+    validated,
+)
 from lit_gelu.errors import ArgumentError, MissingExtraError, UnsupportedRunError, shown
 from lit_gelu.extras import need
 from lit_gelu.files import quiet, write_atomically
@@ -49,6 +59,8 @@ def choose(
     data: LightningDataModule,
     *,
     seeds: int | Sequence[int] = 5,
+    until: str | None = None,
+    max_seeds: int = 30,
     metric: str | None = None,
     mode: str | None = None,
     baseline: str | None = None,
@@ -75,6 +87,10 @@ def choose(
         activations: Specs; a mapping gives them labels.
         data: What all are trained on and measured with. An `lit_gelu.data.InMemoryDataModule` allows a group.
         seeds: How many, from 0 on, or which. An interval needs five.
+        until: ``"decided"`` adds seeds, two at a time, until the baseline, or else the best, is told from all others,
+            or more are futile: up to ``max_seeds`` they would decide in less than one of twenty cases. Differences then
+            have the test of `lit_gelu.choose.sequential`, which may be looked at after every seed.
+        max_seeds: The most seeds of ``until="decided"``.
         metric: What decides, as the module logs it in validation, or else in a test; by default ``val_error``, or else
             ``val_loss``.
         mode: ``"min"`` or ``"max"``; by default the metric's name says which.
@@ -108,7 +124,7 @@ def choose(
         >>> choice.verdict[0]
         'gelu and same gave the same numbers with every seed: there is no difference between them.'
     """
-    candidates, numbers = _candidates(activations), _seeds(seeds)
+    candidates, numbers = _candidates(activations), _seeds(seeds, until, max_seeds)
     labels = [candidate.label for candidate in candidates]
     if baseline is not None and baseline not in labels:
         raise ArgumentError(f"baseline={shown(baseline)} is not compared. Give one of {listed(labels)}.")
@@ -133,11 +149,20 @@ def choose(
         decides = _metric(metric, mode, logged)
         setup = replace(setup, tests=decides.stage == "test")
         runs = RunFolder(Path(place), settings_of(build, swap, setup))
-        cells = [(candidate, seed) for candidate in candidates for seed in numbers]
-        trained, how = make_runs(setup, runs, cells, together=together, tests_of=decides.name if setup.tests else "")
-        reports = [CandidateReport(c.label, c.spec, [trained[c.label, seed] for seed in numbers]) for c in candidates]
-        choice = ActivationChoice(decides, numbers, reports, baseline, how, notes)
-        if not any(math.isfinite(value) for report in reports for value in report.values(decides)):
+        test = "paired" if until is None else "sequential"
+
+        def compared(numbers: list[int]) -> ActivationChoice:
+            cells = [(candidate, seed) for candidate in candidates for seed in numbers]
+            trained, how = make_runs(
+                setup, runs, cells, together=together, tests_of=decides.name if setup.tests else ""
+            )
+            reports = [
+                CandidateReport(c.label, c.spec, [trained[c.label, seed] for seed in numbers]) for c in candidates
+            ]
+            return ActivationChoice(decides, numbers, reports, baseline, how, notes, test=test)
+
+        choice = _with_enough_seeds(compared, numbers, until, max_seeds)
+        if not any(math.isfinite(value) for report in choice.candidates for value in report.values(decides)):
             raise UnsupportedRunError(f"No run came to its end with a number. {' '.join(choice.verdict)}")
         if swap is not False:
             plan = _plan(build(), swap, candidates[0].activation)
@@ -156,6 +181,36 @@ def choose(
     return choice
 
 
+def _with_enough_seeds(
+    compared: Callable[[list[int]], ActivationChoice], seeds: list[int], until: str | None, most: int
+) -> ActivationChoice:
+    """Compare with the seeds that were asked for, or with two more, and two more, until that has an end."""
+    choice = compared(seeds)
+    while until is not None and not _ended(choice, most):
+        further = (seed for seed in itertools.count() if seed not in choice.seeds)
+        choice = compared([*choice.seeds, *itertools.islice(further, min(2, most - len(choice.seeds)))])
+    return choice
+
+
+def _ended(choice: ActivationChoice, most: int) -> bool:
+    """Return whether no more seeds are to be added, and note why."""
+    undecided, seeds = choice.undecided(), len(choice.seeds)
+    pairs = listed(f"{difference.of} and {difference.to}" for difference in undecided) if undecided else ""
+    if not choice.differences:
+        reason = "there are no two candidates to compare."
+    elif not undecided:
+        reason = "all is decided." if any(d.is_decided for d in choice.differences) else "there is no difference."
+    elif seeds >= most:
+        reason = f"that is the most that were asked for (max_seeds); {pairs} may differ all the same."
+    elif seeds >= FEWEST_SEEDS and all(choice.is_futile(difference, most) for difference in undecided):
+        reason = f"up to {most} seeds would tell {pairs} apart in less than one of twenty cases."
+    else:
+        log.info("%d seeds: %s not decided", seeds, pairs)
+        return False
+    choice.notes.append(f"Ended after {seeds} seeds: {reason}")
+    return True
+
+
 def _candidates(activations: Sequence[Any] | Mapping[str, Any]) -> list[Candidate]:
     pairs: list[tuple[str, Any]] = []
     if isinstance(activations, Mapping):
@@ -170,13 +225,18 @@ def _candidates(activations: Sequence[Any] | Mapping[str, Any]) -> list[Candidat
     return [Candidate(label, activation, str(registry.resolve(activation))) for label, activation in pairs]
 
 
-def _seeds(seeds: int | Sequence[int]) -> list[int]:
+def _seeds(seeds: int | Sequence[int], until: str | None, most: int) -> list[int]:
     """Return the seeds; one alone has no spread, by which a difference could be told from chance."""
     numbers: Any = list(range(seeds)) if isinstance(seeds, int) and is_count(seeds) else seeds
     is_several = isinstance(numbers, list | tuple | range) and len(numbers) >= 2
     if not is_several or not all(map(is_count, numbers)) or len(set(numbers)) < len(numbers):
         raise ArgumentError(
             f"seeds={shown(seeds)} is not accepted. Give how many, or different whole numbers from 0 on: five or more."
+        )
+    if until not in {None, "decided"} or (until is not None and (not is_count(most) or most < len(numbers))):
+        raise ArgumentError(
+            f'until={shown(until)} with max_seeds={shown(most)} is not accepted. Give until="decided" or None, and as '
+            "max_seeds a whole number, no less than the seeds to begin with."
         )
     return list(numbers)
 

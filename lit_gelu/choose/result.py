@@ -7,9 +7,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from lightning.pytorch import LightningModule
 
-from lit_gelu.choose.statistics import Metric, PairedDifference, all_differences, listed, verdict
+from lit_gelu.choose import sequential
+from lit_gelu.choose.statistics import (
+    ALPHA,
+    Metric,
+    MetricDifference,
+    Test,
+    all_differences,
+    listed,
+    unpaired_test,
+    verdict,
+)
 from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.files import without_nonfinite
 
@@ -17,6 +28,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCHEMA = 5
+# How differences are tested: the words for it, and what does it; Student's test is that of `all_differences`.
+TESTS: dict[str, tuple[str, Test | None]] = {
+    "paired": ("Student's test", None),
+    "sequential": (
+        "the sequential t-test",
+        lambda of, to, rounding: sequential.sequential_test(of - to, rounding),
+    ),
+    "unpaired": ("Welch's test", unpaired_test),
+}
+_FUTILE = 0.05  # the chance of a decision below which more seeds are not worth their time
 
 
 @dataclass(repr=False)
@@ -62,13 +83,13 @@ class CandidateReport(Displayed):
 
 @dataclass(repr=False)
 class ActivationChoice(Displayed):
-    """What `lit_gelu.choose.choose` gave.
+    """What `lit_gelu.choose.choose` or `lit_gelu.choose.compare` gave.
 
     ``print(choice)`` gives the table and the sentences, `to_json` all figures, `module` the best run's module.
     """
 
     metric: Metric  # what decides
-    seeds: list[int]  # of the runs of every candidate
+    seeds: list[int]  # of the runs of every candidate; of runs that are not paired, of any
     candidates: list[CandidateReport]  # the best median first; those with runs that failed come last
     baseline: str | None = None  # the label of the candidate that others are compared with too
     trained: str = ""  # how: in a group, or one after another and why
@@ -76,7 +97,9 @@ class ActivationChoice(Displayed):
     files: dict[str, str] = field(default_factory=dict)  # what was written, by what it is, as names within `folder`
     folder: Path | None = None  # where finished runs and files are, if they are kept
     module: LightningModule | None = None  # the best run's, trained
-    differences: list[PairedDifference] = field(init=False)  # of all pairs whose runs all came to their end
+    test: str = "paired"  # how differences are tested, by `TESTS`
+    compared: str = "activation"  # what the candidates are
+    differences: list[MetricDifference] = field(init=False)  # of all pairs whose runs all came to their end
 
     def __post_init__(self) -> None:
         def rank(candidate: CandidateReport) -> tuple[bool, float]:
@@ -84,7 +107,8 @@ class ActivationChoice(Displayed):
 
         self.candidates = sorted(self.candidates, key=rank)
         whole = [candidate for candidate in self.candidates if candidate.is_whole(self.metric)]
-        self.differences = all_differences({one.label: one.values(self.metric) for one in whole})
+        values = {one.label: one.values(self.metric) for one in whole}
+        self.differences = all_differences(values, TESTS[self.test][1])
 
     def median(self, candidate: CandidateReport) -> float:
         """Return the median over the seeds; a run that diverged or failed is worse than any other."""
@@ -101,7 +125,7 @@ class ActivationChoice(Displayed):
         pairs = zip(self.best.values(self.metric), self.best.runs, strict=True)
         return min(pairs, key=lambda pair: self.metric.badness(pair[0]))[1]
 
-    def difference(self, of: str, to: str) -> PairedDifference | None:
+    def difference(self, of: str, to: str) -> MetricDifference | None:
         """Return the difference of two candidates; ``None`` if one of them is not compared."""
         both = (d for one in self.differences for d in (one, one.reversed()))
         return next((d for d in both if (d.of, d.to) == (of, to)), None)
@@ -110,7 +134,10 @@ class ActivationChoice(Displayed):
     def verdict(self) -> list[str]:
         """What is decided and what is not, and which runs did not come to their end."""
         labels = [candidate.label for candidate in self.candidates if candidate.is_whole(self.metric)]
-        lines = verdict(self.metric, labels, self.differences, len(self.seeds), self.baseline)
+        seeds = min(len(candidate.runs) for candidate in self.candidates)
+        lines = verdict(self.metric, labels, self.differences, seeds, self.baseline, TESTS[self.test][0])
+        if self.test == "sequential":
+            lines += [self._seeds_needed(difference) for difference in self.undecided()]
         for candidate in self.candidates:
             kinds: dict[str, list[str]] = {}
             for run in candidate.runs:
@@ -125,6 +152,38 @@ class ActivationChoice(Displayed):
                 lines.append(f"{candidate.label} {listed(parts)}, and is not compared.")
         return lines
 
+    def undecided(self) -> list[MetricDifference]:
+        """Return the differences from the baseline, or else from the best, that are not decided and not 0."""
+        reference = self.baseline or self.best.label
+        pairs = (d for one in self.differences for d in (one, one.reversed()) if d.of == reference)
+        return [difference for difference in pairs if not difference.is_decided and not difference.equal]
+
+    def is_futile(self, difference: MetricDifference, most: int) -> bool:
+        """Return whether seeds up to ``most`` would decide a difference in less than one of twenty cases."""
+        alpha = ALPHA / len(self.differences)
+        return sequential.chance_of_decision(self._paired(difference), most, alpha) < _FUTILE
+
+    def _paired(self, difference: MetricDifference) -> np.ndarray:
+        values = {candidate.label: candidate.values(self.metric) for candidate in self.candidates}
+        return np.subtract(values[difference.of], values[difference.to])
+
+    def _seeds_needed(self, difference: MetricDifference) -> str:
+        """Return how many seeds a difference as large as the one seen needs, by the spread seen so far."""
+        from scipy import stats  # half a second
+
+        differences = self._paired(difference)
+        spread, n = float(differences.std(ddof=1)), len(differences)
+        effect, alpha = abs(difference.mean) / spread if spread else math.inf, ALPHA / len(self.differences)
+        # The spread of n differences lies between these parts of the true one in four of five cases.
+        low, high = np.sqrt(stats.chi2.ppf([0.1, 0.9], n - 1) / (n - 1))
+        needed, fewest, most = (sequential.seeds_needed(effect * part, alpha) for part in (1.0, high, low))
+        number = "more than 10,000 seeds" if needed is None else f"about {needed} seeds"
+        ends = "" if fewest is None else f" ({fewest} to {most or 'more than 10,000'})"
+        return (
+            f"{difference.of} and {difference.to}: with the spread seen so far ({spread:.2g}), a difference of "
+            f"{abs(difference.mean):.2g}, which is the one seen, needs {number}{ends}."
+        )
+
     @property
     def _references(self) -> list[str]:
         return list(dict.fromkeys(filter(None, [self.best.label, self.baseline])))
@@ -132,7 +191,13 @@ class ActivationChoice(Displayed):
     @property
     def header(self) -> list[str]:
         """The heads of the table's columns."""
-        return ["activation", f"median {self.metric.name}", "lowest", "highest", *(f"to {x}" for x in self._references)]
+        return [
+            self.compared,
+            f"median {self.metric.name}",
+            "lowest",
+            "highest",
+            *(f"to {x}" for x in self._references),
+        ]
 
     @property
     def rows(self) -> list[list[str]]:
@@ -160,6 +225,7 @@ class ActivationChoice(Displayed):
         plain = {
             "schema": SCHEMA,
             "metric": asdict(self.metric),
+            "test": self.test,
             "seeds": self.seeds,
             "baseline": self.baseline,
             "best": {"label": self.best.label, "spec": self.best.spec, "seed": self.best_run.seed},
@@ -203,7 +269,7 @@ class ActivationChoice(Displayed):
         return figure
 
 
-def _interval(difference: PairedDifference | None) -> str:
+def _interval(difference: MetricDifference | None) -> str:
     if difference is None:
         return "-"
     if difference.equal:

@@ -1,12 +1,14 @@
-"""Differences between candidates that were trained with the same seeds, and what they decide.
+"""Differences between candidates over seeds, and what they decide.
 
 Runs are paired by seed: the differences at equal seeds are one sample, whose mean has Student's 95 % interval and
-Student's two-sided test against 0. The tests of all pairs are corrected by Holm's method (Holm 1979, A simple
-sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6).
+Student's two-sided test against 0, or the test of `lit_gelu.choose.sequential` if the number of seeds follows from the
+results. Runs that are not paired have Welch's test. The tests of all pairs are corrected by Holm's method (Holm 1979, A
+simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6).
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,6 +17,7 @@ import numpy as np
 from lit_gelu.display import Displayed
 
 CONFIDENCE = 0.95
+ALPHA = 0.05
 FEWEST_SEEDS = 5  # four differences of one sign come by chance in one of eight cases, however small they are
 _ROUNDING = 1e-6  # of the largest value: what is logged is float32, and a mean over batches rounds some times more
 _SMALLEST = 0.0001  # how much smaller p is says nothing more
@@ -34,14 +37,14 @@ class Metric:
 
 
 @dataclass(frozen=True, repr=False)
-class PairedDifference(Displayed):
-    """How much a candidate's metric is above another's, over the seeds of both."""
+class MetricDifference(Displayed):
+    """How much a candidate's metric is above another's."""
 
     of: str  # the label of the one
     to: str  # the label of the other
-    seeds: int  # how many
+    seeds: int  # how many; of runs that are not paired, how many runs each has at least
     mean: float  # of the differences at equal seeds; above 0 if the first has more
-    low: float | None  # the lower end of the 95 % interval; None with less than five seeds
+    low: float | None  # the lower end of the 95 % interval; None with too few seeds
     high: float | None  # its upper end
     p: float  # how often chance alone makes a mean as far from 0, corrected for all pairs
     equal: bool  # whether both gave the same number with every seed
@@ -52,39 +55,59 @@ class PairedDifference(Displayed):
         excludes_zero = self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
         return not self.equal and excludes_zero and self.p < 1 - CONFIDENCE
 
-    def reversed(self) -> "PairedDifference":
+    def reversed(self) -> "MetricDifference":
         """Return the same with its sign turned."""
         low, high = None if self.high is None else -self.high, None if self.low is None else -self.low
         return replace(self, of=self.to, to=self.of, mean=-self.mean, low=low, high=high)
 
 
-def all_differences(values: Mapping[str, Sequence[float]]) -> list[PairedDifference]:
-    """Return the differences of all pairs; values are finite, by label, in the order of the seeds."""
-    pairs = list(itertools.combinations(values, 2))
-    samples = [np.subtract(values[of], values[to]) for of, to in pairs]
-    largest = [float(np.abs([values[of], values[to]]).max(initial=0)) for of, to in pairs]
-    tests = [paired_test(sample, _ROUNDING * most) for sample, most in zip(samples, largest, strict=True)]
+Test = Callable[[np.ndarray, np.ndarray, float], tuple[float, float, float]]  # p, and the ends of the interval
+
+
+def all_differences(values: Mapping[str, Sequence[float]], test: Test | None = None) -> list[MetricDifference]:
+    """Return the differences of all pairs; values are finite, by label, in the order of the seeds.
+
+    ``test`` takes the values of two candidates, and how far rounding puts two equal ones apart.
+    """
+    test = test or (lambda of, to, rounding: paired_test(of - to, rounding))
+    pairs = [(of, to, np.asarray(values[of]), np.asarray(values[to])) for of, to in itertools.combinations(values, 2)]
+    results = [test(x, y, _ROUNDING * float(np.abs([*x, *y]).max(initial=0))) for _, _, x, y in pairs]
     rows = []
-    for (of, to), sample, (_, low, high), p in zip(pairs, samples, tests, holm([p for p, *_ in tests]), strict=True):
-        seeds, mean, equal = len(sample), float(sample.mean()), not np.any(sample)
-        has_interval = seeds >= FEWEST_SEEDS
+    for (of, to, x, y), (_, low, high), p in zip(pairs, results, holm([p for p, *_ in results]), strict=True):
+        seeds, has_interval = min(len(x), len(y)), min(len(x), len(y)) >= FEWEST_SEEDS and math.isfinite(high - low)
         ends = (low if has_interval else None, high if has_interval else None)
-        rows.append(PairedDifference(of, to, seeds, mean, ends[0], ends[1], p, equal))
+        rows.append(MetricDifference(of, to, seeds, float(x.mean() - y.mean()), *ends, p, np.array_equal(x, y)))
     return rows
+
+
+def is_constant(differences: np.ndarray, rounding: float) -> tuple[float, float, float] | None:
+    """Return the result of a test of differences that have no spread; ``None`` if they have one."""
+    # ``p`` is 1 if all differences are as small as rounding. Where all are one number but for rounding, as errors on a
+    # hundred samples may be, they have no spread to be tested by: then by their signs, ``p = 2 / 2^n``.
+    mean = float(differences.mean())
+    if float(np.abs(differences).max()) <= rounding:
+        return 1.0, mean, mean
+    return (2.0 ** (1 - len(differences)), mean, mean) if float(np.ptp(differences)) <= rounding else None
 
 
 def paired_test(differences: np.ndarray, rounding: float = 0.0) -> tuple[float, float, float]:
     """Return ``p`` of Student's test that the mean is 0, two-sided, and the ends of its 95 % interval."""
-    # ``p`` is 1 if all differences are as small as rounding. Where all are one number but for rounding, as errors on a
-    # hundred samples may be, they have no spread to be tested by: then by their signs, ``p = 2 / 2^n``.
+    if (constant := is_constant(differences, rounding)) is not None:
+        return constant
     from scipy import stats  # half a second
 
-    mean = float(differences.mean())
-    if float(np.abs(differences).max()) <= rounding:
-        return 1.0, mean, mean
-    if float(np.ptp(differences)) <= rounding:
-        return 2.0 ** (1 - len(differences)), mean, mean
     test = stats.ttest_1samp(differences, 0.0)
+    interval = test.confidence_interval(CONFIDENCE)
+    return float(test.pvalue), float(interval.low), float(interval.high)
+
+
+def unpaired_test(x: np.ndarray, y: np.ndarray, rounding: float = 0.0) -> tuple[float, float, float]:
+    """Return ``p`` of Welch's test that two means are equal, two-sided, and the 95 % interval of their difference."""
+    if float(np.ptp(x)) <= rounding and float(np.ptp(y)) <= rounding:  # no spread: nothing tells it from chance
+        return 1.0, -math.inf, math.inf
+    from scipy import stats  # half a second
+
+    test = stats.ttest_ind(x, y, equal_var=False)
     interval = test.confidence_interval(CONFIDENCE)
     return float(test.pvalue), float(interval.low), float(interval.high)
 
@@ -99,7 +122,12 @@ def holm(chances: Sequence[float]) -> list[float]:
 
 
 def verdict(
-    metric: Metric, labels: Sequence[str], differences: Sequence[PairedDifference], seeds: int, baseline: str | None
+    metric: Metric,
+    labels: Sequence[str],
+    differences: Sequence[MetricDifference],
+    seeds: int,
+    baseline: str | None,
+    test: str = "Student's test",
 ) -> list[str]:
     """Return what is decided, in sentences; labels come in the order of their medians, the best first."""
     between = {(d.of, d.to): d for one in differences for d in (one, one.reversed())}
@@ -113,7 +141,7 @@ def verdict(
         why = few if seeds < FEWEST_SEEDS else "there are no two candidates to compare."
         return [*lines, f"Nothing is decided: {why}"]
     for reference in dict.fromkeys([labels[0], baseline or labels[0]]):
-        kinds: dict[str, list[PairedDifference]] = {"better than": [], "worse than": [], "not told apart from": []}
+        kinds: dict[str, list[MetricDifference]] = {"better than": [], "worse than": [], "not told apart from": []}
         for other in labels:
             difference = between.get((reference, other))
             if difference is not None and not difference.equal:
@@ -129,7 +157,7 @@ def verdict(
             lines.append(f"{reference} is {'; '.join(parts)}.")
     if any(not difference.equal for difference in differences):
         pairs = f", corrected for {len(differences)} pairs" if len(differences) > 1 else ""
-        lines.append(f"p is that of Student's test of {metric.name} over {seeds} seeds{pairs}.")
+        lines.append(f"p is that of {test} of {metric.name} over {seeds} seeds{pairs}.")
     return lines
 
 

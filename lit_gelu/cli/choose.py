@@ -27,6 +27,7 @@ examples:
   lit-gelu choose --activations gelu silu relu --trainer.max_epochs 3          MNISTClassifier on the bundled digits
   lit-gelu choose --config my.yaml --activations gelu silu relu --seeds 5      a configuration of lit-gelu fit
   lit-gelu choose --config my.yaml --activations gelu "elu(alpha=0.5)" --metric val_acc --baseline gelu
+  lit-gelu choose --config my.yaml --activations gelu silu --until decided        seeds are added while they help
   lit-gelu choose --import mymod --model MyNet --data MyData --activations gelu relu --swap true
 """
 _OF_ONE_RUN = ("logger", "log_every_n_steps", "enable_checkpointing", "default_root_dir", "callbacks")
@@ -44,6 +45,8 @@ class ChoosingTrainer(Trainer):
         activations: list[str],
         datamodule: LightningDataModule | None = None,
         seeds: int | list[int] = 5,
+        until: Literal["decided"] | None = None,
+        max_seeds: int = 30,
         metric: str | None = None,
         mode: Literal["min", "max"] | None = None,
         baseline: str | None = None,
@@ -60,6 +63,8 @@ class ChoosingTrainer(Trainer):
             activations: What to compare, two or more: gelu silu "elu(alpha=0.5)"
             datamodule: The data.
             seeds: How many seeds, from 0 on, or which: [3, 8]; an interval needs five
+            until: decided, to add seeds until the best, or the baseline, is told from all others, or that is futile
+            max_seeds: The most seeds of --until decided
             metric: The logged figure that decides; default: val_error, or else val_loss
             mode: Whether less of it is better, or more; default: its name says which
             baseline: One of the activations, with which the others are compared too
