@@ -53,7 +53,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 RECORD = Path(__file__).resolve().parent.parent / "docs" / "data" / "exported_architectures.json"
-SECONDS, GIGABYTES, PARAMETERS = 240, 10, 100_000_000  # the most of a process
+SECONDS, GIGABYTES, PARAMETERS = 180, 10, 100_000_000  # the most of a process
 _OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)
 RIGHT = 1e-4  # of the largest output
 LIBRARIES = ("transformers", "timm", "torchvision")
@@ -177,9 +177,9 @@ def built(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
 
 
 def _of_small_images(net: nn.Module) -> dict[str, Tensor]:
-    """Return a model's sample, with images of 96 x 96 if it takes them."""
+    """Return a model's sample, with images of 64 x 64 if it takes them."""
     sample = dict(net.example_input_array)
-    smaller = {name: t[..., :96, :96] if t.ndim == 4 else t for name, t in sample.items()}
+    smaller = {name: t[..., :64, :64] if t.ndim == 4 else t for name, t in sample.items()}
     try:
         with torch.no_grad():
             net(**smaller)
@@ -234,21 +234,18 @@ def attempt(row: dict[str, Any], what: str, action: Callable[[], Any]) -> Any:
         return None
 
 
-def swapped(net: nn.Module, sample: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Swap the commonest activation for another and back."""
+def swap_and_undo(row: Row, net: nn.Module, sample: Mapping[str, Tensor]) -> None:
+    """Count calls of activations, and swap the commonest for another and back."""
     from lit_gelu import surgery
 
     with torch.no_grad(), Calls() as calls:
         before = tensors_of(net(**sample))
     report = surgery.coverage(net, sample)
-    rows = [row for row in (*report.sites, *report.outside) if row.calls]
-    result: dict[str, Any] = {
-        "calls": sum(calls.counts.values()),
-        "seen": sum(n for row in rows for _, n in row.kernels),
-    }
+    sites = [site for site in (*report.sites, *report.outside) if site.calls]
+    row["calls"], row["seen"] = sum(calls.counts.values()), sum(n for site in sites for _, n in site.kernels)
     counts = report.counts()
     if not counts:
-        return result
+        return
     target = max(counts, key=lambda spec: counts[spec])
     state = {key: value.clone() for key, value in net.state_dict().items()}
     swap = surgery.swap(net, {surgery.by_activation(target): "silu" if target.startswith("gelu") else "gelu"}, sample)
@@ -258,10 +255,9 @@ def swapped(net: nn.Module, sample: Mapping[str, Tensor]) -> dict[str, Any]:
     with torch.no_grad():
         after = tensors_of(net(**sample))
     same = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    result["target"], result["swapped_calls"] = target, counts[target]
-    result["moved"] = not all(torch.equal(a, b) for a, b in zip(before, moved, strict=True))
-    result["undone"] = same and all(torch.equal(value, state[key]) for key, value in net.state_dict().items())
-    return result
+    row["target"], row["swapped_calls"] = target, counts[target]
+    row["moved"] = not all(torch.equal(a, b) for a, b in zip(before, moved, strict=True))
+    row["undone"] = same and all(torch.equal(value, state[key]) for key, value in net.state_dict().items())
 
 
 def largest_error(path: Path, net: nn.Module, sample: Mapping[str, Tensor], rows: int) -> float:
@@ -308,7 +304,7 @@ def measure(name: str) -> dict[str, Any]:
         return {**row, "left_out": f"{type(error).__name__}: {error}"[:300]}
     if not sample or not all(bool(t.isfinite().all()) for t in outputs if t.is_floating_point()):
         return {**row, "left_out": "no sample, or outputs that are not finite"}
-    row |= attempt(row, "swap", lambda: swapped(net, sample)) or {}
+    attempt(row, "swap", lambda: swap_and_undo(row, net, sample))
     with tempfile.TemporaryDirectory() as folder:
         ours, plain = Path(folder, "ours.onnx"), Path(folder, "plain.onnx")
         with quiet():

@@ -4,14 +4,13 @@ import inspect
 import itertools
 import math
 import os
-import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, DeviceStatsMonitor, LearningRateMonitor, ModelSummary, ProgressBar
@@ -25,7 +24,7 @@ from lit_gelu.arguments import is_count
 from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
 from lit_gelu.callbacks.checkpoint_file import read_checkpoint
 from lit_gelu.choose.result import ActivationChoice, CandidateReport
-from lit_gelu.choose.statistics import FEWEST_SEEDS, Metric, listed
+from lit_gelu.choose.statistics import FEWEST_SEEDS, Metric, direction_of, listed
 from lit_gelu.choose.training import (
     Candidate,
     RunFolder,
@@ -49,8 +48,6 @@ _UNUSED = (
     *(ActivationCurvatureMonitor, LossCurvatureMonitor),
 )
 _PREFERRED = ("val_error", "val_loss")
-_LOW = {"loss", "error", "err", "mse", "mae", "rmse", "nll", "perplexity", "ppl", "bpb", "wer", "cer"}
-_HIGH = {"acc", "accuracy", "auc", "auroc", "f1", "precision", "recall", "iou", "dice", "r2", "psnr", "ssim", "bleu"}
 
 
 def choose(
@@ -87,7 +84,7 @@ def choose(
         activations: Specs; a mapping gives them labels.
         data: What all are trained on and measured with. An `lit_gelu.data.InMemoryDataModule` allows a group.
         seeds: How many, from 0 on, or which. An interval needs five.
-        until: ``"decided"`` adds seeds, two at a time, until the baseline, or else the best, is told from all others,
+        until: ``"decided"`` adds seeds, one at a time, until the baseline, or else the best, is told from all others,
             or more are futile: up to ``max_seeds`` they would decide in less than one of twenty cases. Differences then
             have the test of `lit_gelu.choose.sequential`, which may be looked at after every seed.
         max_seeds: The most seeds of ``until="decided"``.
@@ -184,11 +181,11 @@ def choose(
 def _with_enough_seeds(
     compared: Callable[[list[int]], ActivationChoice], seeds: list[int], until: str | None, most: int
 ) -> ActivationChoice:
-    """Compare with the seeds that were asked for, or with two more, and two more, until that has an end."""
+    """Compare with the seeds that were asked for, or with one more, and one more, until that has an end."""
     choice = compared(seeds)
     while until is not None and not _ended(choice, most):
         further = (seed for seed in itertools.count() if seed not in choice.seeds)
-        choice = compared([*choice.seeds, *itertools.islice(further, min(2, most - len(choice.seeds)))])
+        choice = compared([*choice.seeds, next(further)])
     return choice
 
 
@@ -327,16 +324,7 @@ def _metric(name: str | None, mode: str | None, logged: Mapping[str, Sequence[st
         missing = f"metric={shown(name)} is not logged" if name else f"neither {' nor '.join(_PREFERRED)} is logged"
         names = ", ".join(everything) or "nothing: give the module a validation_step that calls self.log"
         raise ArgumentError(f"{missing}. The module logs in validation and test {names}. Give one of them as metric.")
-    words = set(re.split(r"[^a-z0-9]+", chosen.lower()))
-    if mode is None and bool(words & _LOW) != bool(words & _HIGH):
-        mode = "min" if words & _LOW else "max"
-    if mode not in {"min", "max"}:
-        raise ArgumentError(
-            f'mode={shown(mode)}: give mode="min" if less of {chosen} is better, mode="max" if more is; its name '
-            "does not say it."
-        )
-    direction: Literal["min", "max"] = "min" if mode == "min" else "max"
-    return Metric(chosen, "val" if chosen in logged["val"] else "test", direction)
+    return Metric(chosen, "val" if chosen in logged["val"] else "test", direction_of(chosen, mode))
 
 
 def _write_results(choice: ActivationChoice, folder: Path, best: Path) -> None:

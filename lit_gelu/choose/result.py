@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 SCHEMA = 5
 # How differences are tested: the words for it, and what does it; Student's test is that of `all_differences`.
 TESTS: dict[str, tuple[str, Test | None]] = {
-    "paired": ("Student's test", None),
+    "paired": ("Student's test of {} over {} seeds", None),
     "sequential": (
-        "the sequential t-test",
+        "the sequential t-test of {} over {} seeds",
         lambda of, to, rounding: sequential.sequential_test(of - to, rounding),
     ),
-    "unpaired": ("Welch's test", unpaired_test),
+    "unpaired": ("Welch's test of {} over {} runs of each, or more", unpaired_test),
 }
 _FUTILE = 0.05  # the chance of a decision below which more seeds are not worth their time
 
@@ -218,7 +218,7 @@ class ActivationChoice(Displayed):
         for label, *cells in lines:
             numbers = (cell.rjust(width) for cell, width in zip(cells, others, strict=True))
             table.append("  ".join([label.ljust(first), *numbers]).rstrip())
-        return "\n".join([*table, "", *self.verdict, *self.notes, self.trained])
+        return "\n".join([*table, "", *self.verdict, *self.notes, *filter(None, [self.trained])])
 
     def to_json(self) -> str:
         """Return all figures as JSON; what is no number is text."""

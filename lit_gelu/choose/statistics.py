@@ -8,6 +8,7 @@ simple sequentially rejective multiple test procedure, Scandinavian Journal of S
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -15,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from lit_gelu.display import Displayed
+from lit_gelu.errors import ArgumentError, shown
 
 CONFIDENCE = 0.95
 ALPHA = 0.05
@@ -127,7 +129,7 @@ def verdict(
     differences: Sequence[MetricDifference],
     seeds: int,
     baseline: str | None,
-    test: str = "Student's test",
+    test: str = "Student's test of {} over {} seeds",
 ) -> list[str]:
     """Return what is decided, in sentences; labels come in the order of their medians, the best first."""
     between = {(d.of, d.to): d for one in differences for d in (one, one.reversed())}
@@ -157,8 +159,40 @@ def verdict(
             lines.append(f"{reference} is {'; '.join(parts)}.")
     if any(not difference.equal for difference in differences):
         pairs = f", corrected for {len(differences)} pairs" if len(differences) > 1 else ""
-        lines.append(f"p is that of {test} of {metric.name} over {seeds} seeds{pairs}.")
+        lines.append(f"p is that of {test.format(metric.name, seeds)}{pairs}.")
     return lines
+
+
+# What names of metrics say: whether less is better, and whether it may be per cent.
+_LOW = {"loss", "error", "err", "mse", "mae", "rmse", "nll", "perplexity", "ppl", "bpb", "wer", "cer"}
+_HIGH = {"acc", "accuracy", "auc", "auroc", "f1", "precision", "recall", "iou", "dice", "r2", "psnr", "ssim", "bleu"}
+_SHARES = {"error", "err", "wer", "cer", "acc", "accuracy", "auc", "auroc", "f1", "precision", "recall", "iou", "dice"}
+
+
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[^a-z0-9]+", name.lower()))
+
+
+def direction_of(name: str, mode: str | None) -> Literal["min", "max"]:
+    """Return whether less or more of a metric is better.
+
+    Raises:
+        ArgumentError: If ``mode`` is no mode, or ``None`` where the name does not say it.
+    """
+    words = _words(name)
+    if mode is None and bool(words & _LOW) != bool(words & _HIGH):
+        mode = "min" if words & _LOW else "max"
+    if mode not in {"min", "max"}:
+        raise ArgumentError(
+            f'mode={shown(mode)}: give mode="min" if less of {name} is better, mode="max" if more is; its name '
+            "does not say it."
+        )
+    return "min" if mode == "min" else "max"
+
+
+def is_share(name: str) -> bool:
+    """Return whether a metric is a share of something, by its name, which may be written in per cent."""
+    return bool(_words(name) & _SHARES)
 
 
 def listed(words: Iterable[str]) -> str:

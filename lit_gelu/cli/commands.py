@@ -26,6 +26,7 @@ COMMANDS = {
     "test": "measure a checkpoint on the test set",
     "predict": "run a checkpoint on the prediction set",
     "choose": "which activation for a model: lit-gelu choose --activations gelu silu relu",
+    "compare": "whether runs that are there differ: lit-gelu compare runs.csv --metric test_error",
     "export": "write a checkpoint's model to an ONNX file, checked against PyTorch",
     "parity": "prove that an ONNX file computes what the PyTorch model computes",
     "optimize": "apply onnxruntime's offline fusions to a file, and prove the result",

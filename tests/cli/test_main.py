@@ -28,7 +28,7 @@ def test_unknown_command(name, near, capsys):
     error = capsys.readouterr().err
     assert error.startswith(f"lit-gelu {name}: no such command.")
     assert near in error
-    assert "fit, validate, test, predict, choose, export, parity, optimize, inspect" in error
+    assert "fit, validate, test, predict, choose, compare, export, parity, optimize, inspect" in error
 
 
 @pytest.mark.parametrize(

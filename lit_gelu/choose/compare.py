@@ -1,0 +1,188 @@
+"""`compare`: the statistics and sentences of `choose` for runs that are there already."""
+
+import math
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lit_gelu.choose.logged_runs import LAST_STEP, read_runs
+from lit_gelu.choose.result import ActivationChoice, CandidateReport, TrainedRun
+from lit_gelu.choose.statistics import Metric, direction_of, is_share, listed
+from lit_gelu.errors import ArgumentError, shown
+
+Row = Mapping[str, Any]
+# What tables call data and budget, and what of a run's settings only names it.
+_BUDGET = frozenset({
+    "data", "dataset", "batch_size", "epoch", "epochs", "max_epochs", "step", "steps", "max_steps", "_step",
+    "global_step",
+})  # fmt: skip
+_NAMES = frozenset({
+    "run", "name", "version", "save_dir", "dirpath", "filename", "log_dir", "default_root_dir", "output", "seed",
+    "seed_everything",
+})  # fmt: skip
+_FAR_APART = 50  # how much larger a value in per cent is than the same as a share, but for what activations change
+
+
+def compare(
+    runs: str | os.PathLike[str] | Iterable[Any],
+    *,
+    metric: str = "value",
+    group: str = "group",
+    seed: str = "seed",
+    mode: str | None = None,
+    baseline: str | None = None,
+    ignore: Sequence[str] = (),
+) -> ActivationChoice:
+    """Compare runs that are there: the same statistics, and the same sentences, as `lit_gelu.choose.choose` gives.
+
+    Runs are paired by seed if each group has one run of each seed, and tested by Student's test of the differences;
+    else by Welch's test. All pairs are corrected by Holm's method. A group in which a run diverged, or has no value, is
+    named and not compared.
+
+    Args:
+        runs: A table: a DataFrame, mappings, or a ``.csv`` file with a line for each run, such as an export of W&B. Or
+            log folders of Lightning's ``CSVLogger`` or ``TensorBoardLogger``, searched for runs: a path or several.
+        metric: The column, or the logged metric, whose last value decides.
+        group: The column, or hyper-parameter, that says what is compared, such as ``"activation"``. The last part of a
+            dotted name is enough.
+        seed: The same for the seed; ``seed_everything`` is one too.
+        mode: ``"min"`` or ``"max"``; by default the metric's name says which.
+        baseline: A group; the others are compared with it too.
+        ignore: Settings in which runs may differ.
+
+    Returns:
+        The table, the sentences, all figures; its candidates are the groups.
+
+    Raises:
+        ArgumentError: If a column is missing, there are fewer than two groups or two runs of one, a seed occurs twice
+            in a group, runs differ in another setting, or values are no numbers of one unit.
+        DataError: If a file cannot be read.
+
+    Example:
+        >>> errors = {"gelu": [2.1, 2.0, 2.2, 1.9, 2.0], "relu": [2.5, 2.3, 2.6, 2.4, 2.3]}
+        >>> table = [{"group": g, "seed": s, "error": v} for g, row in errors.items() for s, v in enumerate(row)]
+        >>> compare(table, metric="error").verdict[0]
+        'gelu is better than relu (p = 0.000529).'
+    """
+    is_path = isinstance(runs, str | os.PathLike)
+    paths = [runs] if is_path else [*runs] if not hasattr(runs, "to_dict") else []  # type: ignore[list-item, misc]
+    if paths and all(isinstance(path, str | os.PathLike) for path in paths):
+        rows: list[Row] = [*read_runs(paths, metric)]
+    else:
+        rows = runs.to_dict("records") if hasattr(runs, "to_dict") else paths
+    if not rows or not all(isinstance(row, Mapping) for row in rows):
+        raise ArgumentError("There are no runs to compare. Give a table with a row for each, or log folders.")
+    columns = [str(name) for name in dict.fromkeys(name for row in rows for name in row)]
+    group_column, metric_column = _column(columns, group), _column(columns, metric)
+    for asked, column in ((group, group_column), (metric, metric_column)):
+        if column is None:
+            raise ArgumentError(f"There is no column or setting {shown(asked)}. There are {', '.join(columns)}.")
+    seed_column = _column(columns, seed) or _column(columns, "seed_everything")
+    ignored = {group_column, metric_column, seed_column, *ignore}
+    notes = _require_one_setting(rows, [column for column in columns if column not in ignored], ignore)
+    decides = Metric(metric, "val", direction_of(metric, mode))
+    groups: dict[str, list[TrainedRun]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        name, label = row.get("run", f"row {number + 1}"), str(row.get(group_column) or "")
+        if not label:
+            raise ArgumentError(f"{name} has no {group}. Give each run one, or leave it out.")
+        value = _number(row.get(metric_column), f"{metric} of {name}")
+        run = TrainedRun(label, label, _seed(row.get(seed_column), number), {} if value is None else {metric: value})
+        groups[label].append(run)
+    _require_enough(groups, baseline)
+    _require_one_unit(decides, [value for some in groups.values() for run in some for value in run.val.values()])
+    test, why = _pairing(groups, seed_column)
+    reports = [CandidateReport(label, label, sorted(some, key=lambda run: run.seed)) for label, some in groups.items()]
+    seeds = sorted({run.seed for some in groups.values() for run in some})
+    return ActivationChoice(decides, seeds, reports, baseline, why, notes, test=test, compared=group)
+
+
+def _column(columns: Sequence[str], name: str) -> str | None:
+    """Return the column of a name: that of the name itself, or the only one whose last part it is."""
+    if name in columns:
+        return name
+    ends = [column for column in columns if re.split(r"[./]", column)[-1].lower() == name.lower()]
+    return ends[0] if len(ends) == 1 else None
+
+
+def _number(value: Any, what: str) -> float | None:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{what} is {shown(value)}. Give numbers without units, all in the same one.") from None
+
+
+def _seed(value: Any, number: int) -> int:
+    """Return a seed, or where there is none, the row's number."""
+    try:
+        return int(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return number
+
+
+def _require_one_setting(rows: Sequence[Row], columns: Sequence[str], ignore: Sequence[str]) -> list[str]:
+    """Check that runs differ in nothing else, as far as that is known, and say how far it is."""
+    are_folders = all(LAST_STEP in row for row in rows)
+    settings = [
+        column
+        for column in columns
+        if (last := re.split(r"[./]", column)[-1].lower()) not in _NAMES
+        if are_folders or last in _BUDGET
+    ]
+    for column in settings:
+        values = list(dict.fromkeys(str(row.get(column)) for row in rows))
+        if len(values) > 1:
+            raise ArgumentError(
+                f"The runs differ in {column} too: {', '.join(values[:4])}. Compare runs that are alike in all "
+                "else, or name it in ignore= (--ignore) if it makes no difference."
+            )
+    alike = [f"All runs have the same {listed(settings)}."] if settings else []
+    but = [f"They may differ in {listed(ignore)}."] if ignore else []
+    what = "data, code and versions" if are_folders or settings else "data, budget, code and versions"
+    source = "the logs do" if are_folders else "the table does"
+    return [" ".join([*alike, *but, f"Whether they are alike in {what}, {source} not say."])]
+
+
+def _require_enough(groups: Mapping[str, Sequence[TrainedRun]], baseline: str | None) -> None:
+    if len(groups) < 2:
+        raise ArgumentError(f"There is one group alone, {listed(groups)}. Give runs of two or more.")
+    if few := [label for label, runs in groups.items() if len(runs) < 2]:
+        raise ArgumentError(f"There is one run alone of {listed(few)}, which has no spread. Give two, better five.")
+    if baseline is not None and baseline not in groups:
+        raise ArgumentError(f"baseline={shown(baseline)} is not compared. Give one of {listed(groups)}.")
+
+
+def _require_one_unit(metric: Metric, values: Sequence[float]) -> None:
+    """Refuse shares beside per cent, where a metric may be either."""
+    sizes = np.abs([value for value in values if math.isfinite(value) and value != 0])
+    if (
+        is_share(metric.name)
+        and len(sizes)
+        and sizes.min() <= 1 < sizes.max()
+        and sizes.max() > _FAR_APART * sizes.min()
+    ):
+        raise ArgumentError(
+            f"{metric.name} goes from {sizes.min():.3g} to {sizes.max():.3g}: some values may be shares and others per "
+            "cent. Give all in one unit."
+        )
+
+
+def _pairing(groups: Mapping[str, Sequence[TrainedRun]], seed_column: str | None) -> tuple[str, str]:
+    """Return how differences are tested, and why."""
+    if seed_column is None:
+        return "unpaired", "Not paired: no column or setting is called seed."
+    seeds = {label: [run.seed for run in runs] for label, runs in groups.items()}
+    for label, some in seeds.items():
+        if twice := sorted({number for number in some if some.count(number) > 1}):
+            raise ArgumentError(
+                f"{label} has several runs with seed {listed(map(str, twice))}. Give one of each, or another group=."
+            )
+    alone = {label: sorted(set().union(*map(set, seeds.values())) - set(some)) for label, some in seeds.items()}
+    lacking = [f"{label} has no run with seed {listed(map(str, some))}" for label, some in alone.items() if some]
+    return ("unpaired", f"Not paired: {listed(lacking)}.") if lacking else ("paired", "Paired by seed.")
