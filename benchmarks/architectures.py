@@ -1,8 +1,8 @@
 """Architectures that others wrote: are all activations seen, does a swap undo, is the exported file right?
 
     python benchmarks/architectures.py                  those that the record lacks, each in a process: hours
-    python benchmarks/architectures.py bert vit         some of them, as substrings of their names
-    python benchmarks/architectures.py --again          all of them anew
+    python benchmarks/architectures.py bert vit         of these, some: by substrings of their names
+    python benchmarks/architectures.py --again bert     anew, what the record has too
 
 Weights are random. Architectures of transformers have small configurations: every size of the default one is made
 small by its name (`small`); those that this does not build are left out of the record, with the reason on standard
@@ -456,7 +456,7 @@ def main(words: Sequence[str]) -> None:
     names.sort(key=lambda name: hashlib.sha256(name.encode()).digest())  # a record of some is a sample of all
     for name in names:
         wanted = any(part in name for part in options.parts) if options.parts else True
-        if not wanted or (name in record["rows"] and not (options.again or options.parts)):
+        if not wanted or (name in record["rows"] and not options.again):
             continue
         row = record["rows"][name] = _in_a_process(name)
         libraries = ("lit-gelu", "torch", "torchvision", "timm", "transformers", "onnxscript")
