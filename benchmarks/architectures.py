@@ -53,7 +53,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 RECORD = Path(__file__).resolve().parent.parent / "docs" / "data" / "exported_architectures.json"
-SECONDS, GIGABYTES, PARAMETERS = 180, 10, 100_000_000  # the most of a process
+SECONDS, GIGABYTES, PARAMETERS = 100, 10, 30_000_000  # the most of a process
 _OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)
 RIGHT = 1e-4  # of the largest output
 LIBRARIES = ("transformers", "timm", "torchvision")
@@ -291,8 +291,6 @@ def measure(name: str) -> dict[str, Any]:
     from lit_gelu.export import check_parity, export_onnx
 
     row: dict[str, Any] = {"name": name}
-    resource.setrlimit(resource.RLIMIT_DATA, (GIGABYTES * 2**30, resource.RLIM_INFINITY))
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     try:
         net, sample = built(name)
         row["parameters"] = sum(p.numel() for p in net.parameters())
@@ -344,6 +342,8 @@ def _in_a_process(name: str) -> Row:
     if not (child := os.fork()):
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, 1), os.dup2(sink, 2)
+        resource.setrlimit(resource.RLIMIT_DATA, (GIGABYTES * 2**30, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         try:
             row = measure(name)
         except Exception:  # noqa: BLE001 - what no attempt expected
@@ -387,11 +387,12 @@ def rows_of(record: dict[str, Any]) -> list[Row]:
     return [row for row in record["rows"].values() if "left_out" not in row]
 
 
-def _exported(row: Row, what: str) -> bool:
+def is_exported(row: Row, what: str) -> bool:
+    """Return whether an exporter wrote a file."""
     return f"{what}_errors" in row
 
 
-def _right(row: Row, what: str) -> bool:
+def is_right(row: Row, what: str) -> bool:
     """Return whether a file gives the module's outputs at two, one and three rows."""
     errors = row.get(f"{what}_errors", {})
     return bool(errors) and all(error is not None and error <= RIGHT for error in errors.values())
@@ -410,18 +411,18 @@ def summary(record: dict[str, Any]) -> list[list[str]]:
 def _column(rows: list[Row]) -> dict[str, str]:
     """Return the figures of a library, by what they are about."""
     swapped = [row for row in rows if "undone" in row]
-    ours, plain = ([row for row in rows if _exported(row, what)] for what in ("ours", "plain"))
-    ratios = [row["ours_seconds"] / row["plain_seconds"] for row in ours if _exported(row, "plain")]
+    ours, plain = ([row for row in rows if is_exported(row, what)] for what in ("ours", "plain"))
+    ratios = [row["ours_seconds"] / row["plain_seconds"] for row in ours if is_exported(row, "plain")]
     seen, calls = (sum(row.get(what, 0) for row in rows) for what in ("seen", "calls"))
-    alarms = [row for row in ours if row.get("parity") is False and _right(row, "ours")]
-    drops = [row for row in ours if row.get("parity") is True and not _right(row, "ours")]
+    alarms = [row for row in ours if row.get("parity") is False and is_right(row, "ours")]
+    drops = [row for row in ours if row.get("parity") is True and not is_right(row, "ours")]
     return {
         "calls of activations found": f"{seen:,} of {calls:,}",
         "swapped, and undone to the bit": _of(swapped, sum(row["undone"] for row in swapped)),
         "exported by lit-gelu": _of(rows, len(ours)),
         "exported by `torch.onnx.export`": _of(rows, len(plain)),
-        "right at one, two and three rows, lit-gelu": _of(ours, sum(_right(row, "ours") for row in ours)),
-        "the same, `torch.onnx.export`": _of(plain, sum(_right(row, "plain") for row in plain)),
+        "right at one, two and three rows, lit-gelu": _of(ours, sum(is_right(row, "ours") for row in ours)),
+        "the same, `torch.onnx.export`": _of(plain, sum(is_right(row, "plain") for row in plain)),
         "right, and refused by `check_parity`": str(len(alarms)),
         "wrong, and passed by it": str(len(drops)),
         "processor seconds over torch's, median": f"{statistics.median(ratios):.2f}" if ratios else "",
@@ -434,12 +435,12 @@ def failures(record: dict[str, Any]) -> list[list[str]]:
     lines = []
     for row in rows_of(record):
         reason = row.get("ours_error") or row.get("swap_error") or row.get("parity_error")
-        if reason is None and _exported(row, "ours") and not _right(row, "ours"):
+        if reason is None and is_exported(row, "ours") and not is_right(row, "ours"):
             reason = f"outputs are off: {row['ours_errors']}"
         if reason is None and row.get("parity") is False:
             reason = f"parity: {'; '.join(row['reasons'])}"
         if reason is not None:
-            lines.append([row["name"], "yes" if _exported(row, "plain") else "no", " ".join(reason.split())[:150]])
+            lines.append([row["name"], "yes" if is_exported(row, "plain") else "no", " ".join(reason.split())[:150]])
     return lines
 
 
