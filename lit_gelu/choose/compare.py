@@ -86,16 +86,22 @@ def compare(
     notes = _require_one_setting(rows, [column for column in columns if column not in ignored], ignore)
     decides = Metric(metric, "val", direction_of(metric, mode))
     groups: dict[str, list[TrainedRun]] = defaultdict(list)
+    without_seed: list[str] = []
     for number, row in enumerate(rows):
-        name, label = row.get("run", f"row {number + 1}"), str(row.get(group_column) or "")
+        name, label = str(row.get("run", f"row {number + 1}")), _text(row.get(group_column))
         if not label:
             raise ArgumentError(f"{name} has no {group}. Give each run one, or leave it out.")
+        number_of_seed = _number(row.get(seed_column), f"{seed} of {name}")
+        if number_of_seed is None or not number_of_seed.is_integer():  # NaN where a DataFrame has none
+            without_seed.append(name)
+            number_of_seed = number
+        run = TrainedRun(label, label, int(number_of_seed))
         value = _number(row.get(metric_column), f"{metric} of {name}")
-        run = TrainedRun(label, label, _seed(row.get(seed_column), number), {} if value is None else {metric: value})
+        run.val = {} if value is None else {metric: value}
         groups[label].append(run)
     _require_enough(groups, baseline)
     _require_one_unit(decides, [value for some in groups.values() for run in some for value in run.val.values()])
-    test, why = _pairing(groups, seed_column)
+    test, why = _pairing(groups, without_seed)
     reports = [CandidateReport(label, label, sorted(some, key=lambda run: run.seed)) for label, some in groups.items()]
     seeds = sorted({run.seed for some in groups.values() for run in some})
     return ActivationChoice(decides, seeds, reports, baseline, why, notes, test=test, compared=group)
@@ -109,21 +115,17 @@ def _column(columns: Sequence[str], name: str) -> str | None:
     return ends[0] if len(ends) == 1 else None
 
 
+def _text(value: Any) -> str:
+    return "" if value is None else str(value).strip()
+
+
 def _number(value: Any, what: str) -> float | None:
-    if value is None or (isinstance(value, str) and not value.strip()):
+    if not _text(value):
         return None
     try:
         return float(value)
     except (TypeError, ValueError):
         raise ArgumentError(f"{what} is {shown(value)}. Give numbers without units, all in the same one.") from None
-
-
-def _seed(value: Any, number: int) -> int:
-    """Return a seed, or where there is none, the row's number."""
-    try:
-        return int(float(value))
-    except (TypeError, ValueError, OverflowError):
-        return number
 
 
 def _require_one_setting(rows: Sequence[Row], columns: Sequence[str], ignore: Sequence[str]) -> list[str]:
@@ -161,22 +163,20 @@ def _require_enough(groups: Mapping[str, Sequence[TrainedRun]], baseline: str | 
 def _require_one_unit(metric: Metric, values: Sequence[float]) -> None:
     """Refuse shares beside per cent, where a metric may be either."""
     sizes = np.abs([value for value in values if math.isfinite(value) and value != 0])
-    if (
-        is_share(metric.name)
-        and len(sizes)
-        and sizes.min() <= 1 < sizes.max()
-        and sizes.max() > _FAR_APART * sizes.min()
-    ):
+    if not is_share(metric.name) or not len(sizes):
+        return
+    if sizes.min() <= 1 < sizes.max() and sizes.max() > _FAR_APART * sizes.min():
         raise ArgumentError(
             f"{metric.name} goes from {sizes.min():.3g} to {sizes.max():.3g}: some values may be shares and others per "
             "cent. Give all in one unit."
         )
 
 
-def _pairing(groups: Mapping[str, Sequence[TrainedRun]], seed_column: str | None) -> tuple[str, str]:
+def _pairing(groups: Mapping[str, Sequence[TrainedRun]], without_seed: Sequence[str]) -> tuple[str, str]:
     """Return how differences are tested, and why."""
-    if seed_column is None:
-        return "unpaired", "Not paired: no column or setting is called seed."
+    if without_seed:
+        more = f" and {len(without_seed) - 3} more" if len(without_seed) > 3 else ""
+        return "unpaired", f"Not paired: there is no seed of {', '.join(without_seed[:3])}{more}."
     seeds = {label: [run.seed for run in runs] for label, runs in groups.items()}
     for label, some in seeds.items():
         if twice := sorted({number for number in some if some.count(number) > 1}):

@@ -164,6 +164,14 @@ def test_what_cannot_be_compared_is_refused(runs, message):
     assert message in str(caught.value)
 
 
+def test_runs_without_a_seed_are_not_paired():
+    for missing in ("", math.nan, None):
+        choice = compare(spoiled(3, seed=missing), metric="error")
+        assert (choice.test, choice.trained) == ("unpaired", "Not paired: there is no seed of gelu-3.")
+    numbered = compare([{**row, "group": int(row["group"] == "relu")} for row in table()], metric="error")
+    assert [candidate.label for candidate in numbered.candidates] == ["0", "1"]
+
+
 def test_runs_without_a_number_leave_their_group_out():
     for value, sentence in ((math.nan, "gelu diverged with seed 0"), ("", "gelu logged no error with seed 0")):
         choice = compare(spoiled(0, error=value), metric="error")
