@@ -85,11 +85,12 @@ bench: rivals ## Run every benchmark that needs no GPU; each prints ratios measu
 gpu: $(READY) ## On a machine with a GPU: doctor, tests, parity, speed and training, one record each in runs/gpu (docs/gpu.md)
 	$(BIN)/python -P benchmarks/gpu.py $(GPU)
 
-docs: $(READY) ## Write the pages that are made of figures, those of activations, lowering, gpu and runtimes, and the explorer's files anew
+docs: $(READY) ## Write the pages that are made of figures, those of activations, lowering, gpu, runtimes and architectures, and the explorer's files anew
 	$(BIN)/python docs/make_activations.py
 	$(BIN)/python docs/make_lowering.py
 	$(BIN)/python docs/make_gpu.py
 	$(BIN)/python docs/make_who_computes_what.py
+	$(BIN)/python docs/make_architectures.py
 	$(BIN)/python docs/make_explorer.py --models
 
 pictures: $(READY) ## Draw the pictures of README.md and docs/start.md anew, from a run of the demo and one of choose: a minute
