@@ -22,6 +22,7 @@ IMAGE = {"image_size": 16, "patch_size": 8, **SMALL}
 DETR = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "num_queries": 5}
 CONVOLUTIONS = {"conv_dim": (8, 8), "conv_stride": (5, 4), "conv_kernel": (10, 8), "num_feat_extract_layers": 2}
 SOUND = {"vocab_size": 20, "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2, **CONVOLUTIONS, **SMALL}
+T5 = {"vocab_size": 60, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2}
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(chr, range(97, 123))]
 
 
@@ -53,12 +54,14 @@ def detr(folder):
 
 # By name: what makes the folder, the task, and the names and sizes of the file's inputs without the batch.
 TOKENS = {"input_ids": ["sequence"], "attention_mask": ["sequence"], "token_type_ids": ["sequence"]}
+BOTH = {"input_ids": ["sequence"], "attention_mask": ["sequence"], "decoder_input_ids": ["decoder_sequence"]}
 PIXELS = {"pixel_values": [3, 16, 16]}
 FOLDERS = {
     "vit": (of("ViTForImageClassification", "ViTConfig", **IMAGE), "image-classification", PIXELS),
     "classifier": (of("BertForSequenceClassification", "BertConfig", **TEXT), "text-classification", TOKENS),
     "sentences": (sentence_encoder, "feature-extraction", TOKENS),
     "detr": (detr, "object-detection", {"pixel_values": [3, "height", "width"]}),
+    "t5": (of("T5Model", "T5Config", **T5), "feature-extraction", BOTH),
     "wav2vec2": (of("Wav2Vec2ForCTC", "Wav2Vec2Config", **SOUND), "asr-encoder", {"input_values": ["samples"]}),
 }
 
