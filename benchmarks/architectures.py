@@ -273,11 +273,11 @@ def largest_error(path: Path, net: nn.Module, sample: Mapping[str, Tensor], rows
     feed = {value.name: inputs[value.name].numpy() for value in session.get_inputs()}
     errors = [0.0]
     for y, reference in zip(session.run(None, feed), expected, strict=True):
-        if tuple(y.shape) != tuple(reference.shape):
+        if tuple(y.shape) != tuple(reference.shape) or (np.isnan(y) != reference.isnan().numpy()).any():
             return math.inf
         if reference.is_floating_point() and reference.numel():
             scale = float(reference.abs().nan_to_num().max()) or 1.0
-            errors.append(float(np.nanmax(np.abs(y - reference.numpy()))) / scale)
+            errors.append(float(np.nan_to_num(np.abs(y - reference.numpy())).max()) / scale)
     return max(errors)
 
 

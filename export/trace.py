@@ -46,7 +46,7 @@ def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize])
     )
     try:
         flat.mode = ExportableCalls
-        with _one_at_a_time, _translations_read_once(), _quiet():
+        with _one_at_a_time, _exporter_in_another_form(), _quiet():
             program = torch.onnx.export(
                 flat,
                 trial.tensors,
@@ -107,32 +107,43 @@ def _untranslated(flat: FlatModule, error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _translations_read_once() -> Iterator[None]:
-    """Let torch's exporter read the source of its translations only once a process, not in each call."""
-    # ``torch.onnx.export`` has some 500 of them, functions of onnxscript, and parses each anew: two thirds of the time
-    # of a small module's export. What it reads of a function depends on the function alone. None of these names is
-    # documented (torch 2.11 to 2.15, onnxscript 0.6 to 0.7): another release may not have them, and exports as it does.
+def _exporter_in_another_form() -> Iterator[None]:
+    """Change what `_changes` names, until the end."""
     with contextlib.ExitStack() as stack:
-        for owner, name, kept in _kept_translations():
+        for owner, name, value in _changes():
             stack.callback(setattr, owner, name, vars(owner)[name])
-            setattr(owner, name, kept)
+            setattr(owner, name, value)
         yield
 
 
 @functools.cache
-def _kept_translations() -> tuple[tuple[Any, str, Any], ...]:
-    """Return what reads a translation: where it stands, its name, and the same with its results kept."""
-    kept: list[tuple[Any, str, Any]] = []
+def _changes() -> tuple[tuple[Any, str, Any], ...]:
+    """Return what is another in torch's exporter and onnxscript while a module is exported: where, its name, and what.
+
+    ``torch.onnx.export`` has some 500 translations, functions of onnxscript, and parses each anew: two thirds of the
+    time of a small module's export. What it reads of a function depends on the function alone: it is kept.
+
+    onnxscript leaves out ``x + c``, ``x - c``, ``x * c`` and ``x / c`` where c is 0 or 1 within 1e-8 and 1e-5, and so
+    the epsilon of a norm (1e-8, as Helium's): a row of zeros becomes NaN. Only an exact 0 or 1 is left out.
+    """
+    # None of these names is documented (torch 2.11 to 2.15, onnxscript 0.6 to 0.7): another release may not have them,
+    # and exports as it does.
+    changes: list[tuple[Any, str, Any]] = []
     with contextlib.suppress(ImportError):
         traced = getattr(importlib.import_module("onnxscript.values"), "TracedOnnxFunction", None)
         parsed = vars(traced).get("function_ir") if traced else None
         if isinstance(parsed, property) and parsed.fget:
-            kept.append((traced, "function_ir", property(functools.cache(parsed.fget))))
+            changes.append((traced, "function_ir", property(functools.cache(parsed.fget))))
     with contextlib.suppress(ImportError):
         schemas = importlib.import_module("torch.onnx._internal.exporter._schemas")
         if signature := getattr(schemas, "op_signature_from_function", None):
-            kept.append((schemas, "op_signature_from_function", functools.cache(signature)))
-    return tuple(kept)
+            changes.append((schemas, "op_signature_from_function", functools.cache(signature)))
+    with contextlib.suppress(ImportError):
+        rules = importlib.import_module("onnxscript.rewriter.rules.common._no_op").rules
+        constants = [value for rule in rules for node in rule._target_pattern for value in node.inputs]
+        names = ("_rel_tol", "_abs_tol")
+        changes += [(constant, name, 0.0) for constant in constants for name in names if name in vars(constant)]
+    return tuple(changes)
 
 
 @contextlib.contextmanager

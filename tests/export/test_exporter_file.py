@@ -144,3 +144,20 @@ def test_a_process_that_is_killed_leaves_a_whole_file(saved, moment):
     if moment != "after the rename":
         assert path.read_bytes() == before
         assert inputs == ["input"]
+
+
+class NearlyNothing(torch.nn.Module):
+    """Divides by a length with an epsilon, and has constants that are nearly 0 and 1."""
+
+    def forward(self, x):
+        y = torch.nn.functional.gelu(x)
+        return y / torch.sqrt(y.pow(2).mean(-1, keepdim=True) + 1e-8), y * 1.000009, y / 0.999992, y - 1e-8
+
+
+def test_constants_that_are_nearly_zero_or_one_are_kept(tmp_path):
+    path = tmp_path / "net.onnx"
+    x = torch.linspace(-1e-7, 1e-7, 24).reshape(4, 6)
+    x[1] = 0  # without its epsilon NaN
+    export_onnx(NearlyNothing(), path, x)
+    for found, expected in zip(OnnxPredictor(path)(x), NearlyNothing()(x), strict=True):
+        torch.testing.assert_close(found, expected, rtol=3e-7, atol=0)
