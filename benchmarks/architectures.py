@@ -231,7 +231,8 @@ def attempt(row: dict[str, Any], what: str, action: Callable[[], Any]) -> Any:
     try:
         return action()
     except Exception as error:  # noqa: BLE001 - of several libraries: whatever they raise is the record
-        row[f"{what}_error"] = f"{type(error).__name__}: {error}"[:1500]
+        text = f"{type(error).__name__}: {error}"
+        row[f"{what}_error"] = " ".join((text.partition("## Exception summary")[2] or text).split())[:400]
         return None
 
 
@@ -241,6 +242,8 @@ def swap_and_undo(row: Row, net: nn.Module, sample: Mapping[str, Tensor]) -> Non
 
     with torch.no_grad(), Calls() as calls:
         before = tensors_of(net(**sample))
+    with torch.no_grad():
+        is_random = not all(torch.equal(a, b) for a, b in zip(before, tensors_of(net(**sample)), strict=True))
     report = surgery.coverage(net, sample)
     sites = [site for site in (*report.sites, *report.outside) if site.calls]
     row["calls"], row["seen"] = sum(calls.counts.values()), sum(n for site in sites for _, n in site.kernels)
@@ -258,7 +261,9 @@ def swap_and_undo(row: Row, net: nn.Module, sample: Mapping[str, Tensor]) -> Non
     same = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     row["target"], row["swapped_calls"] = target, counts[target]
     row["moved"] = not all(torch.equal(a, b) for a, b in zip(before, moved, strict=True))
-    row["undone"] = same and all(torch.equal(value, state[key]) for key, value in net.state_dict().items())
+    row["undone"] = (same or is_random) and all(
+        torch.equal(value, state[key]) for key, value in net.state_dict().items()
+    )
 
 
 def largest_error(path: Path, net: nn.Module, sample: Mapping[str, Tensor], rows: int) -> float:
@@ -394,6 +399,13 @@ def quiet() -> Iterator[None]:
         yield
 
 
+def write(record: dict[str, Any]) -> None:
+    """Write the record, a line an architecture, in the order of their names."""
+    rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(record["rows"].items()))
+    rest = {name: value for name, value in record.items() if name != "rows"}
+    RECORD.write_text(f'{json.dumps(rest)[:-1]}, "rows": {{\n{rows}\n}}}}\n')
+
+
 def rows_of(record: dict[str, Any]) -> list[Row]:
     """Return the rows of architectures that could be built."""
     return [row for row in record["rows"].values() if "left_out" not in row]
@@ -416,8 +428,9 @@ def _of(rows: list[Row], count: int) -> str:
 
 def summary(record: dict[str, Any]) -> list[list[str]]:
     """Return what the record says of each library, a line a figure."""
-    columns = [_column([row for row in rows_of(record) if row["name"].startswith(f"{name}.")]) for name in LIBRARIES]
-    return [["", *LIBRARIES], *([what, *(column[what] for column in columns)] for what in columns[0])]
+    parts = [[row for row in rows_of(record) if row["name"].startswith(f"{name}.")] for name in LIBRARIES]
+    columns = [_column(rows) for rows in (*parts, rows_of(record))]
+    return [["", *LIBRARIES, "all"], *([what, *(column[what] for column in columns)] for what in columns[0])]
 
 
 def _column(rows: list[Row]) -> dict[str, str]:
@@ -476,7 +489,7 @@ def main(words: Sequence[str]) -> None:
         record["versions"] = {library: importlib.metadata.version(library) for library in libraries}
         record["versions"]["onnxruntime"] = onnxruntime.__version__  # of one of several distributions
         record["machine"] = _processor()
-        RECORD.write_text(json.dumps(record, indent=1) + "\n")
+        write(record)
         print(name, row.get("left_out") or {k: v for k, v in row.items() if k not in {"name", "reasons"}}, flush=True)
     for cells in (*summary(record), *failures(record)):
         print("  ".join(cell.ljust(24) for cell in cells).rstrip())

@@ -34,7 +34,7 @@ def _same(found, wanted):
     return all(math.isclose(float(a), float(b), rel_tol=1e-5, abs_tol=1e-14) for a, b in pairs)
 
 
-@pytest.mark.parametrize("name", ["activations", "gpu", "lowering", "who_computes_what"])
+@pytest.mark.parametrize("name", ["activations", "architectures", "gpu", "lowering", "who_computes_what"])
 def test_a_page_is_not_stale(name, module):
     if name == "lowering" and not has_contrib_operator("com.microsoft::ScaledSiLU"):
         pytest.skip("the page is of an onnxruntime with every operator (1.31)")
