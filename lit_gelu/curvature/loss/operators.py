@@ -26,6 +26,7 @@ from lit_gelu.curvature.loss.parameters import (
     weighted_mean,
     without_autocast,
 )
+from lit_gelu.curvature.loss.vocabulary import ChunkedCrossEntropy, is_chunked
 from lit_gelu.display import Displayed
 from lit_gelu.errors import ArgumentError, LitGeluError, UnsupportedRunError, message_of
 
@@ -202,16 +203,17 @@ class _HessianOfBatch:
     def __init__(self, closure: Closure, layout: ParameterLayout) -> None:
         self.closure = closure
         self._layout, self._tensors = layout, list(layout.tensors.values())
-        loss = evaluate_loss(closure)
+        with ChunkedCrossEntropy():
+            loss = evaluate_loss(closure)
         kinds = kinds_of(loss)
         check_checkpoints(kinds)
         # A backward that is written in Python may compute its result without autograd recording it; a second derivative
         # then lacks that part, without an error.
-        self.is_custom = any(issubclass(kind, BackwardCFunction) for kind in kinds)
+        self.is_custom = any(issubclass(kind, BackwardCFunction) and not is_chunked(kind) for kind in kinds)
         composed = [each for each in COMPOSED if any(kind.__name__.startswith(each.node) for kind in kinds)]
         self.note = "; ".join(each.note for each in composed)
         if composed:
-            with _Composed():
+            with ChunkedCrossEntropy(), _Composed():
                 loss = evaluate_loss(closure)
         try:
             with torch.inference_mode(False), torch.enable_grad():

@@ -1,0 +1,119 @@
+"""Cross-entropy over a large vocabulary in chunks: the products of torch's double backward, and less memory."""
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lit_gelu.curvature.loss import hessian_operator, operators, vocabulary
+
+WORDS, WIDTH = 4200, 8
+
+
+class Net(nn.Module):
+    """A language model of one hidden layer."""
+
+    def __init__(self, tied=False, bias=True):
+        super().__init__()
+        self.embed = nn.Embedding(WORDS, WIDTH)
+        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS, bias=bias)
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.head(F.gelu(self.layer(self.embed(ids))))
+
+
+def hf_loss(logits, ids):
+    """As transformers computes it."""
+    labels = F.pad(ids, (0, 1), value=-100)[..., 1:]
+    return F.cross_entropy(logits.float().view(-1, WORDS), labels.reshape(-1), ignore_index=-100, reduction="sum") / 7
+
+
+def shifted(logits, ids):
+    return F.cross_entropy(logits[..., :-1, :].contiguous().view(-1, WORDS), ids[..., 1:].reshape(-1))
+
+
+def some_ignored(logits, ids):
+    words = ids.reshape(-1)
+    return F.cross_entropy(logits.reshape(-1, WORDS), words.where(words % 2 > 0, -1), ignore_index=-1)
+
+
+LOSSES = {
+    "shifted rows": shifted,
+    "flattened": lambda z, ids: nn.CrossEntropyLoss(reduction="sum")(z.flatten(0, 1), ids.flatten()),
+    "some ignored": some_ignored,
+    "one sequence": lambda z, ids: F.cross_entropy(z[0], ids[0]),
+    "as transformers": hf_loss,
+}
+TORCHS = {
+    "smoothed": lambda z, ids: F.cross_entropy(z[0], ids[0], label_smoothing=0.1),
+    "weighed": lambda z, ids: F.cross_entropy(z[0], ids[0], weight=torch.linspace(0, 1, WORDS).to(z)),
+    "words before rows": lambda z, ids: F.cross_entropy(z.transpose(1, 2), ids),
+    "a part of the words": lambda z, ids: F.cross_entropy(z[..., :9].reshape(-1, 9), ids.reshape(-1) % 9),
+    "scaled": lambda z, ids: F.cross_entropy(2 * z[0], ids[0]),
+}
+
+
+def products(net, loss, ids):
+    closure = lambda: loss(net(ids), ids)  # noqa: E731
+    with hessian_operator(closure, dict(net.named_parameters())) as hessian:
+        vector = torch.randn(hessian.size, generator=torch.Generator().manual_seed(1)).to(hessian.dtype)
+        (batch,) = hessian._batches
+        assert not batch.is_custom
+        return hessian.loss, hessian.gradient, hessian(vector)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", [*LOSSES, *TORCHS])
+def test_products_are_those_of_double_backward(name, dtype, monkeypatch):
+    torch.manual_seed(0)
+    net, ids = Net(tied=name == "flattened", bias=name != "one sequence").to(dtype), torch.randint(0, WORDS, (3, 7))
+    chunks = []
+    monkeypatch.setattr(vocabulary, "_NUMBERS", 5 * WORDS)  # five rows at a time
+    whole = vocabulary._chunks
+    monkeypatch.setattr(vocabulary, "_chunks", lambda *sizes: chunks.append(sizes) or whole(*sizes))
+    loss = (LOSSES | TORCHS)[name]
+    ours = products(net, loss, ids)
+    is_converted = (name, dtype) == ("as transformers", torch.float64)  # by float(), which is another function then
+    assert bool(chunks) == (name in LOSSES and not is_converted)
+    monkeypatch.setattr(operators, "ChunkedCrossEntropy", contextlib.nullcontext)
+    for value, expected in zip(ours, products(net, loss, ids), strict=True):
+        torch.testing.assert_close(value, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+
+
+class Largest(TorchDispatchMode):
+    """Counts the results that are as large as the logits."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.count = size, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.count += isinstance(result, torch.Tensor) and result.numel() >= self.size
+        return result
+
+
+@pytest.mark.parametrize(("in_chunks", "recorded", "each"), [(True, 1, 0), (False, 5, 5)])
+def test_logits_are_computed_once_and_do_not_stay(in_chunks, recorded, each, monkeypatch):
+    if not in_chunks:
+        monkeypatch.setattr(operators, "ChunkedCrossEntropy", contextlib.nullcontext)
+    rows, words = 512, 20_000
+    hidden, head = torch.randn(rows, 16, requires_grad=True), nn.Linear(16, words, bias=False)
+    targets = torch.randint(0, words, (rows,))
+    with Largest(rows * words) as recording:
+        hessian = hessian_operator(
+            lambda: F.cross_entropy(head(hidden), targets), {"hidden": hidden, "weight": head.weight}
+        )
+    with hessian, Largest(rows * words) as product:
+        hessian(torch.ones(hessian.size))
+    if in_chunks:
+        assert (recording.count, product.count) == (recorded, each)
+    else:  # what torch needs, which may change
+        assert recording.count >= recorded
+        assert product.count >= each
