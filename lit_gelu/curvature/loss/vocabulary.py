@@ -1,6 +1,6 @@
 """Cross-entropy over a large vocabulary, from hidden states: products with the Hessian without logits that stay.
 
-Double backward keeps or makes some eight tensors as large as the logits, rows times words: 200 MB each for 1,024 rows
+Double backward makes ten results or more that are as large as the logits, rows times words: 200 MB each for 1,024 rows
 and 50,000 words. Here loss, gradient and product are computed some rows at a time. With logits ``z = h W' + b``, their
 softmax p, the one-hot target y, a row's weight w, and a direction ``(a, A, c)`` of ``(h, W, b)``::
 
