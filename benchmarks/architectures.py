@@ -167,13 +167,15 @@ def built(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
         shape = (2, 3, 4, 56, 56) if "video" in model else (2, 3, size, size)
         return net, {next(iter(inspect.signature(net.forward).parameters)): torch.randn(shape)}
     if library == "timm":
-        net = importlib.import_module("timm").create_model(model)
-        return net, _of_small_images(pretrained(net).model)
-    net = pretrained(of_transformers(model)).model
+        net = pretrained(importlib.import_module("timm").create_model(model)).model
+    else:
+        net = pretrained(of_transformers(model)).model
     with torch.no_grad():
         for parameter in net.parameters():  # initial weights hide activations in the outputs; of zeros all are ties
-            if parameter.ndim > 1:
-                parameter.mul_(4) if parameter.any() else parameter.normal_(0, 0.1)
+            if parameter.ndim > 1 and not parameter.any():
+                parameter.normal_(0, 0.1)
+            elif parameter.ndim > 1 and library == "transformers":  # of deep convolutions, outputs would be infinite
+                parameter.mul_(4)
     return net, _of_small_images(net)
 
 
@@ -426,6 +428,10 @@ def _of(rows: list[Row], count: int) -> str:
     return f"{count} of {len(rows)}"
 
 
+def _median(rows: list[Row], what: str) -> str:
+    return f"{statistics.median(row[what] for row in rows):.0f}" if rows else ""
+
+
 def summary(record: dict[str, Any]) -> list[list[str]]:
     """Return what the record says of each library, a line a figure."""
     parts = [[row for row in rows_of(record) if row["name"].startswith(f"{name}.")] for name in LIBRARIES]
@@ -444,6 +450,7 @@ def _column(rows: list[Row]) -> dict[str, str]:
     return {
         "calls of activations found": f"{seen:,} of {calls:,}",
         "swapped, and undone to the bit": _of(swapped, sum(row["undone"] for row in swapped)),
+        "of these, the outputs moved": _of(swapped, sum(row["moved"] for row in swapped)),
         "exported by lit-gelu": _of(rows, len(ours)),
         "exported by `torch.onnx.export`": _of(rows, len(plain)),
         "right at one, two and three rows, lit-gelu": _of(ours, sum(is_right(row, "ours") for row in ours)),
@@ -452,6 +459,8 @@ def _column(rows: list[Row]) -> dict[str, str]:
         "wrong, and passed by it": str(len(drops)),
         "processor seconds over torch's, median": f"{statistics.median(ratios):.2f}" if ratios else "",
         "the same, worst": f"{max(ratios):.2f}" if ratios else "",
+        "megabytes at the peak beside the model, median, lit-gelu": _median(ours, "ours_megabytes"),
+        "and `torch.onnx.export`": _median(plain, "plain_megabytes"),
     }
 
 

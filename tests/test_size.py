@@ -28,10 +28,10 @@ def _words(paths):
 @pytest.mark.parametrize(
     ("what", "size", "ceiling"),
     [
-        ("lines of the package", _lines(PACKAGE), 41_020),
-        ("files of the package", len(PACKAGE), 233),
-        ("lines of the tests", _lines(TESTS), 38_270),
-        ("words of Markdown", _words(PAGES), 42_670),
+        ("lines of the package", _lines(PACKAGE), 41_170),
+        ("files of the package", len(PACKAGE), 234),
+        ("lines of the tests", _lines(TESTS), 38_450),
+        ("words of Markdown", _words(PAGES), 43_540),
     ],
 )
 def test_the_project_stays_small(what, size, ceiling):

@@ -44,6 +44,17 @@ def test_a_page_is_not_stale(name, module):
     assert all(map(_same if name == "activations" else str.__eq__, found, wanted)), f"Run `make docs`.\n{changed}"
 
 
+def test_the_readme_counts_architectures_as_the_record_does(module):
+    architectures = module("architectures")
+    rows = architectures.rows_of(json.loads(architectures.RECORD.read_text()))
+    exported = {what: sum(architectures.is_exported(row, what) for row in rows) for what in ("ours", "plain")}
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    expected = f"Of {len(rows)} architectures of transformers, timm and torchvision {exported['ours']} are exported and"
+    assert f"{expected} proved, {exported['plain']} by plain `torch.onnx.export`" in readme
+    assert all(row["seen"] == row["calls"] for row in rows)
+    assert all(row["parity"] for row in rows if architectures.is_exported(row, "ours"))
+
+
 def test_every_runtime_has_its_version_and_its_rows_in_the_record(module):
     runtimes = {runtime.name: runtime for runtime in module("_runtimes").RUNTIMES}
     record = json.loads((DOCS / "data" / "who_computes_what.json").read_text())
