@@ -6,7 +6,7 @@
 
 Weights are random. Architectures of transformers have small configurations: every size of the default one is made
 small by its name (`small`); those that this does not build are left out of the record, with the reason on standard
-output. Of timm the smallest architecture of each module, of torchvision a list. For each architecture
+output. Of timm the smallest architecture of each module and some others, of torchvision a list. For each architecture
 
 - calls of activations are counted by operators of torch (a dispatch mode here), beside the sites that `coverage` sees;
 - the commonest activation is swapped for another and back, and outputs and weights are compared to the bit;
@@ -59,6 +59,12 @@ _OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)
 RIGHT, OWN = 1e-4, 10  # of the largest output; of the error that float32 has by itself
 LIBRARIES = ("transformers", "timm", "torchvision")
 Row = dict[str, Any]
+# Widely used ones beside the smallest of each module.
+TIMM = (
+    "convnext_atto", "edgenext_xx_small", "efficientnet_b0", "efficientnet_lite0", "fbnetc_100", "mixer_s32_224",
+    "mnasnet_100", "mobilenetv2_100", "mobilenetv3_small_100", "mobileone_s0", "poolformer_s12", "regnety_002",
+    "resnet18", "resnet50", "spnasnet_100", "tinynet_e", "vit_tiny_patch16_224",
+)  # fmt: skip
 TORCHVISION = (
     "alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "googlenet", "inception_v3", "maxvit_t", "mnasnet0_5",
     "mobilenet_v3_small", "regnet_y_400mf", "resnet18", "shufflenet_v2_x0_5", "squeezenet1_1", "swin_t", "vgg11",
@@ -150,7 +156,7 @@ def names_of_timm() -> list[str]:
         rank = {size: place for place, size in enumerate(sizes)}
         models.sort(key=lambda m: (min((rank[s] for s in sizes if s in m), default=len(sizes)), len(m)))
         names += [f"timm.{models[0]}"] if models else []
-    return names
+    return list(dict.fromkeys([*names, *(f"timm.{name}" for name in TIMM)]))
 
 
 def built(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
