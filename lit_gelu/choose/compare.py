@@ -68,18 +68,17 @@ def compare(
         >>> compare(table, metric="error").verdict[0]
         'gelu is better than relu (p = 0.000529).'
     """
-    is_path = isinstance(runs, str | os.PathLike)
-    paths = [runs] if is_path else [*runs] if not hasattr(runs, "to_dict") else []  # type: ignore[list-item, misc]
-    if paths and all(isinstance(path, str | os.PathLike) for path in paths):
-        rows: list[Row] = [*read_runs(paths, metric)]
-    else:
-        rows = runs.to_dict("records") if hasattr(runs, "to_dict") else paths
+    entries: list[Any] = [runs] if isinstance(runs, str | os.PathLike) else []
+    if not entries:
+        entries = runs.to_dict("records") if hasattr(runs, "to_dict") else [*runs]  # type: ignore[misc]
+    are_paths = all(isinstance(entry, str | os.PathLike) for entry in entries)
+    rows: list[Row] = [*read_runs(entries, metric)] if are_paths else entries
     if not rows or not all(isinstance(row, Mapping) for row in rows):
         raise ArgumentError("There are no runs to compare. Give a table with a row for each, or log folders.")
     columns = [str(name) for name in dict.fromkeys(name for row in rows for name in row)]
     group_column, metric_column = _column(columns, group), _column(columns, metric)
     for asked, column in ((group, group_column), (metric, metric_column)):
-        if column is None:
+        if not column:
             raise ArgumentError(f"There is no column or setting {shown(asked)}. There are {', '.join(columns)}.")
     seed_column = _column(columns, seed) or _column(columns, "seed_everything")
     ignored = {group_column, metric_column, seed_column, *ignore}
@@ -107,12 +106,12 @@ def compare(
     return ActivationChoice(decides, seeds, reports, baseline, why, notes, test=test, compared=group)
 
 
-def _column(columns: Sequence[str], name: str) -> str | None:
-    """Return the column of a name: that of the name itself, or the only one whose last part it is."""
+def _column(columns: Sequence[str], name: str) -> str:
+    """Return the column of a name: that of the name itself, or the only one whose last part it is; else nothing."""
     if name in columns:
         return name
     ends = [column for column in columns if re.split(r"[./]", column)[-1].lower() == name.lower()]
-    return ends[0] if len(ends) == 1 else None
+    return ends[0] if len(ends) == 1 else ""
 
 
 def _text(value: Any) -> str:

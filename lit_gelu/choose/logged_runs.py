@@ -1,8 +1,9 @@
 """Runs that are there, as rows: a table's, or one for each log folder of `CSVLogger` and of TensorBoard's logger."""
 
 import csv
+import importlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,13 @@ def _run(folder: Path, metric: str) -> dict[str, Any]:
     for name in _CONFIGURATIONS:
         if (folder / name).is_file():
             row |= flat(yaml.load((folder / name).read_text(encoding="utf-8"), _Plain))  # noqa: S506 - plain data
+    logged: dict[str, tuple[Sequence[int], Sequence[float]]]
     if (folder / METRICS).is_file():
         logged = {curve.name: (curve.steps, curve.values) for curve in read_metrics_csv(folder / METRICS)}
     else:
         need("tensorboard", extra="tensorboard", what="A folder of TensorBoard's logger")
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-        events = EventAccumulator(str(folder))
+        reader = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+        events = reader.EventAccumulator(str(folder))
         events.Reload()
         points = {name: events.Scalars(name) for name in events.Tags()["scalars"]}
         logged = {name: ([e.step for e in some], [e.value for e in some]) for name, some in points.items()}
@@ -70,7 +71,7 @@ def _run(folder: Path, metric: str) -> dict[str, Any]:
     return row
 
 
-class _Plain(yaml.SafeLoader):
+class _Plain(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
     """Reads objects that a logger has written as the names of their types, and makes none."""
 
 

@@ -209,7 +209,7 @@ class _HessianOfBatch:
         check_checkpoints(kinds)
         # A backward that is written in Python may compute its result without autograd recording it; a second derivative
         # then lacks that part, without an error.
-        self.is_custom = any(issubclass(kind, BackwardCFunction) and not is_chunked(kind) for kind in kinds)
+        self.is_custom = any(not is_chunked(kind) and issubclass(kind, BackwardCFunction) for kind in kinds)
         composed = [each for each in COMPOSED if any(kind.__name__.startswith(each.node) for kind in kinds)]
         self.note = "; ".join(each.note for each in composed)
         if composed:

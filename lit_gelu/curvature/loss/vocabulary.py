@@ -74,7 +74,8 @@ class ChunkedCrossEntropy(TorchFunctionMode):
         counted = (target != given["ignore_index"]).reshape(-1)
         rows = counted.to(hidden.dtype) / (counted.sum() if reduction == "mean" else 1)
         words = torch.where(counted, target.reshape(-1), 0)
-        return _Loss.apply(hidden.reshape(-1, hidden.shape[-1]), weight, bias, words, rows)
+        loss: Tensor = _Loss.apply(hidden.reshape(-1, hidden.shape[-1]), weight, bias, words, rows)
+        return loss
 
 
 def _chunks(rows: int, words: int) -> Iterator[slice]:
@@ -122,7 +123,7 @@ class _Gradient(torch.autograd.Function):
         return by_hidden, by_weight, by_bias
 
     @staticmethod
-    def backward(ctx: Any, a: Tensor, direction: Tensor, c: Tensor | None = None) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, a: Tensor, direction: Tensor, c: Tensor | None = None) -> Any:
         hidden, weight, bias, words, rows, scale = ctx.saved_tensors
         by_hidden, by_weight, by_scale = torch.empty_like(hidden), torch.zeros_like(weight), torch.zeros_like(scale)
         by_bias = None if bias is None else torch.zeros_like(bias)
@@ -139,6 +140,6 @@ class _Gradient(torch.autograd.Function):
         return by_hidden, by_weight, by_bias, None, None, by_scale
 
 
-def is_chunked(node: type) -> bool:
+def is_chunked(node: Any) -> bool:
     """Return whether a type of graph nodes is one of this module, which has its second derivative."""
     return getattr(node, "_forward_cls", None) in {_Loss, _Gradient}
