@@ -28,9 +28,9 @@ def _words(paths):
 @pytest.mark.parametrize(
     ("what", "size", "ceiling"),
     [
-        ("lines of the package", _lines(PACKAGE), 41_170),
+        ("lines of the package", _lines(PACKAGE), 41_190),
         ("files of the package", len(PACKAGE), 234),
-        ("lines of the tests", _lines(TESTS), 38_450),
+        ("lines of the tests", _lines(TESTS), 38_460),
         ("words of Markdown", _words(PAGES), 43_540),
     ],
 )

@@ -55,7 +55,7 @@ def _run(folder: Path, metric: str) -> dict[str, Any]:
     row: dict[str, Any] = {"run": str(folder)}
     for name in _CONFIGURATIONS:
         if (folder / name).is_file():
-            row |= flat(yaml.load((folder / name).read_text(encoding="utf-8"), _Plain))  # noqa: S506 - plain data
+            row |= flat(_plain_yaml(folder / name))
     logged: dict[str, tuple[Sequence[int], Sequence[float]]]
     if (folder / METRICS).is_file():
         logged = {curve.name: (curve.steps, curve.values) for curve in read_metrics_csv(folder / METRICS)}
@@ -71,8 +71,21 @@ def _run(folder: Path, metric: str) -> dict[str, Any]:
     return row
 
 
-class _Plain(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
-    """Reads objects that a logger has written as the names of their types, and makes none."""
+class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
+    """Reads what a logger wrote of objects as lists, mappings and text, and makes none of them."""
 
 
-_Plain.add_multi_constructor("tag:yaml.org,2002:python/", lambda _loader, tag, _node: tag)
+def _plain_object(loader: Any, tag: str, node: Any) -> Any:
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    return loader.construct_mapping(node, deep=True) if isinstance(node, yaml.MappingNode) else f"{tag} {node.value}"
+
+
+_PlainLoader.add_multi_constructor("tag:yaml.org,2002:python/", _plain_object)
+
+
+def _plain_yaml(path: Path) -> Any:
+    try:
+        return _PlainLoader(path.read_text(encoding="utf-8")).get_single_data()
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DataError(f"{str(path)!r} cannot be read as settings: {message_of(error)[:300]}.") from error

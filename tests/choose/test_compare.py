@@ -13,7 +13,7 @@ from scipy import stats
 
 from lit_gelu.choose import compare
 from lit_gelu.cli.main import main
-from lit_gelu.errors import ArgumentError
+from lit_gelu.errors import ArgumentError, DataError
 
 PAPER = Path(__file__).resolve().parents[2] / "docs" / "data" / "paper_runs.jsonl.xz"
 ERRORS = {"gelu": [2.1, 2.0, 2.2, 1.9, 2.0], "relu": [2.5, 2.3, 2.6, 2.4, 2.3]}
@@ -112,9 +112,9 @@ def test_a_data_frame():
     assert compare(Frame(), metric="error").verdict == compare(table(), metric="error").verdict
 
 
-def log(kind, folder, activation, seed, value, steps=3, **more):
+def log(kind, folder, activation, seed, value, steps=3):
     logger = kind(folder, name=f"{activation}-{seed}")
-    logger.log_hyperparams({"model": {"activation": activation, "rate": 0.1}, "seed": seed, **more})
+    logger.log_hyperparams({"model": {"activation": activation, "betas": (0.9, 0.99), "rate": 0.1}, "seed": seed})
     for step in range(steps):
         logger.log_metrics({"val_error": value + 0.1 * (steps - 1 - step)}, step=step)
     logger.finalize("success")
@@ -130,12 +130,15 @@ def test_log_folders(kind, tmp_path):
     relu = next(candidate for candidate in choice.candidates if candidate.label == "relu")
     assert relu.values(choice.metric) == pytest.approx(ERRORS["relu"])
     assert choice.test == "paired"
-    assert choice.notes[0].startswith("All runs have the same model.rate and last step.")
+    assert choice.notes[0].startswith("All runs have the same model.betas, model.rate and last step.")
     log(kind, tmp_path, "relu", 5, 2.4, steps=2)
     with pytest.raises(ArgumentError, match="differ in last step too: 2, 1"):
         compare([tmp_path], metric="val_error", group="activation")
     choice = compare([tmp_path], metric="val_error", group="activation", ignore=["last step"])
-    assert "relu" in choice.trained or "gelu has no run with seed 5" in choice.trained
+    assert choice.trained == "Not paired: gelu has no run with seed 5."
+    (tmp_path / "relu-5" / "version_0" / "hparams.yaml").write_text("seed: [")
+    with pytest.raises(DataError, match="cannot be read as settings"):
+        compare([tmp_path], metric="val_error", group="activation")
 
 
 def spoiled(place, **changes):
