@@ -65,13 +65,13 @@ class ChunkedCrossEntropy(TorchFunctionMode):
         """Return the loss, ``None`` where that is left to torch."""
         call = inspect.signature(F.cross_entropy).bind(*args, **kwargs)
         call.apply_defaults()
-        given = call.arguments
-        logits, target, reduction = given["input"], given["target"], given["reduction"]
-        is_plain = given["weight"] is None and not given["label_smoothing"] and reduction in {"mean", "sum"}
+        options = call.arguments
+        logits, target, reduction = options["input"], options["target"], options["reduction"]
+        is_plain = options["weight"] is None and not options["label_smoothing"] and reduction in {"mean", "sum"}
         if not is_plain or logits not in self._layers or target.is_floating_point() or logits.ndim > 2:
             return None
         hidden, weight, bias = self._layers[logits]
-        counted = (target != given["ignore_index"]).reshape(-1)
+        counted = (target != options["ignore_index"]).reshape(-1)
         rows = counted.to(hidden.dtype) / (counted.sum() if reduction == "mean" else 1)
         words = torch.where(counted, target.reshape(-1), 0)
         loss: Tensor = _Loss.apply(hidden.reshape(-1, hidden.shape[-1]), weight, bias, words, rows)
