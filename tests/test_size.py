@@ -31,7 +31,7 @@ def _words(paths):
         ("lines of the package", _lines(PACKAGE), 41_190),
         ("files of the package", len(PACKAGE), 234),
         ("lines of the tests", _lines(TESTS), 38_460),
-        ("words of Markdown", _words(PAGES), 43_540),
+        ("words of Markdown", _words(PAGES), 43_550),
     ],
 )
 def test_the_project_stays_small(what, size, ceiling):
