@@ -28,10 +28,10 @@ def _words(paths):
 @pytest.mark.parametrize(
     ("what", "size", "ceiling"),
     [
-        ("lines of the package", _lines(PACKAGE), 41_190),
+        ("lines of the package", _lines(PACKAGE), 41_225),
         ("files of the package", len(PACKAGE), 234),
-        ("lines of the tests", _lines(TESTS), 38_460),
-        ("words of Markdown", _words(PAGES), 43_550),
+        ("lines of the tests", _lines(TESTS), 38_500),
+        ("words of Markdown", _words(PAGES), 43_570),
     ],
 )
 def test_the_project_stays_small(what, size, ceiling):

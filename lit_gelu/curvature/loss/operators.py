@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import CheckpointError
 
 from lit_gelu.activations.families import COMPOSED
 from lit_gelu.curvature.activation.statistics import accumulation_dtype
@@ -212,14 +213,16 @@ class _HessianOfBatch:
         self.is_custom = any(not is_chunked(kind) and issubclass(kind, BackwardCFunction) for kind in kinds)
         composed = [each for each in COMPOSED if any(kind.__name__.startswith(each.node) for kind in kinds)]
         self.note = "; ".join(each.note for each in composed)
-        if composed:
-            with ChunkedCrossEntropy(), _Composed():
-                loss = evaluate_loss(closure)
         try:
-            with torch.inference_mode(False), torch.enable_grad():
-                gradient = differentiate(loss, layout, create_graph=True)
-                # One flat output: of one tensor a parameter, torch checks shape and type in Python at every product.
-                self._gradient = layout.flatten(gradient)
+            if composed:
+                with ChunkedCrossEntropy(), _Composed():
+                    loss = evaluate_loss(closure)
+            try:
+                gradient = self._record(loss)
+            except CheckpointError:  # a checkpointed head is computed again where no mode is active
+                with _Composed():
+                    loss = evaluate_loss(closure)
+                gradient = self._record(loss)
         except RuntimeError as error:
             raise _no_second_derivative(error) from error
         # That mark ends the graph in a node of torch's class `Error`, which leads to no parameter: torch.autograd.grad
@@ -227,6 +230,13 @@ class _HessianOfBatch:
         if any(kind.__name__.endswith("Error") for kind in kinds_of(*gradient)):
             raise _no_second_derivative(RuntimeError("a custom backward is marked with @once_differentiable"))
         self.first_order = torch.cat([self._gradient.detach(), loss.detach().reshape(1).to(self._gradient)])
+
+    def _record(self, loss: Tensor) -> list[Tensor | None]:
+        with torch.inference_mode(False), torch.enable_grad():
+            gradient = differentiate(loss, self._layout, create_graph=True)
+            # One flat output: of one tensor a parameter, torch checks shape and type in Python at every product.
+            self._gradient = self._layout.flatten(gradient)
+        return gradient
 
     def product(self, vector: Tensor) -> Tensor:
         """Return ``H v``."""

@@ -9,6 +9,7 @@ softmax p, the one-hot target y, a row's weight w, and a direction ``(a, A, c)``
     product_h = r W + g A         product_W = r' h + g' a
 """
 
+import contextlib
 import inspect
 from collections.abc import Iterator
 from typing import Any
@@ -30,12 +31,12 @@ class ChunkedCrossEntropy(TorchFunctionMode):
     """While active, ``cross_entropy`` of what a large linear layer gives is computed from what goes into the layer.
 
     Views and slices of rows in between are followed. Class weights, label smoothing, targets that are probabilities,
-    and another order of dimensions are left to torch.
+    another order of dimensions, and logits that were written to or have hooks are left to torch.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._layers: Any = WeakTensorKeyDictionary()  # by logits: hidden states, weight, bias
+        self._layers: Any = WeakTensorKeyDictionary()  # by logits: hidden states, weight, bias, and their versions
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -46,20 +47,29 @@ class ChunkedCrossEntropy(TorchFunctionMode):
         result = func(*args, **kwargs)
         if func is F.linear:
             self._remember(result, *args, **kwargs)
-        elif args and isinstance(args[0], Tensor) and args[0] in self._layers and isinstance(result, Tensor):
-            hidden, weight, bias = self._layers[args[0]]
-            shape = (*result.shape[:-1], hidden.shape[-1])
-            if result.shape[-1:] != weight.shape[:1] or result is args[0]:
+        elif args and isinstance(args[0], Tensor) and (layer := self._layer_of(args[0])) and result is not args[0]:
+            hidden, weight, bias = layer
+            if not isinstance(result, Tensor) or result.shape[-1:] != weight.shape[:1]:
                 return result
+            shape = (*result.shape[:-1], hidden.shape[-1])
             if func in _RESHAPES:
-                self._layers[result] = hidden.reshape(shape), weight, bias
-            elif func is Tensor.__getitem__ and (rows := hidden[args[1]]).shape == shape:
-                self._layers[result] = rows, weight, bias
+                self._remember(result, hidden.reshape(shape), weight, bias)
+            elif func is Tensor.__getitem__:
+                with contextlib.suppress(IndexError):  # words are chosen, of which there are more than hidden states
+                    if (rows := hidden[args[1]]).shape == shape:
+                        self._remember(result, rows, weight, bias)
         return result
 
     def _remember(self, logits: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:  # noqa: A002
-        if len(weight) >= LARGE and logits.dtype == weight.dtype == input.dtype and logits.requires_grad:
-            self._layers[logits] = input, weight, bias
+        is_large = len(weight) >= LARGE and len(weight) > weight.shape[-1]
+        if is_large and logits.dtype == weight.dtype == input.dtype and logits.requires_grad:
+            layer = input, weight, bias
+            self._layers[logits] = layer, _versions(logits, *layer)
+
+    def _layer_of(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """Return what logits were computed from, ``None`` if something was written to since, or a hook sees them."""
+        layer, versions = self._layers.get(logits, (None, ()))
+        return layer if layer and versions == _versions(logits, *layer) and not logits._backward_hooks else None
 
     def _loss(self, *args: Any, **kwargs: Any) -> Tensor | None:
         """Return the loss, ``None`` where that is left to torch."""
@@ -68,14 +78,18 @@ class ChunkedCrossEntropy(TorchFunctionMode):
         options = call.arguments
         logits, target, reduction = options["input"], options["target"], options["reduction"]
         is_plain = options["weight"] is None and not options["label_smoothing"] and reduction in {"mean", "sum"}
-        if not is_plain or logits not in self._layers or target.is_floating_point() or logits.ndim > 2:
+        if not is_plain or target.is_floating_point() or logits.ndim > 2 or (layer := self._layer_of(logits)) is None:
             return None
-        hidden, weight, bias = self._layers[logits]
+        hidden, weight, bias = layer
         counted = (target != options["ignore_index"]).reshape(-1)
         rows = counted.to(hidden.dtype) / (counted.sum() if reduction == "mean" else 1)
         words = torch.where(counted, target.reshape(-1), 0)
         loss: Tensor = _Loss.apply(hidden.reshape(-1, hidden.shape[-1]), weight, bias, words, rows)
         return loss
+
+
+def _versions(*tensors: Tensor | None) -> tuple[int, ...]:
+    return tuple(tensor._version for tensor in tensors if tensor is not None)
 
 
 def _chunks(rows: int, words: int) -> Iterator[slice]:

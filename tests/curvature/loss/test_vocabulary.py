@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from lit_gelu.curvature.loss import hessian_operator, operators, vocabulary
 
@@ -50,11 +51,27 @@ LOSSES = {
     "one sequence": lambda z, ids: F.cross_entropy(z[0], ids[0]),
     "as transformers": hf_loss,
 }
+
+
+def written_to(logits, ids):
+    rows = logits[0]
+    logits[..., 3] = -5.0
+    return F.cross_entropy(rows, ids[0])
+
+
+def with_a_hook(logits, ids):
+    logits.register_hook(lambda gradient: 2 * gradient)
+    return F.cross_entropy(logits[0], ids[0])
+
+
 TORCHS = {
     "smoothed": lambda z, ids: F.cross_entropy(z[0], ids[0], label_smoothing=0.1),
     "weighed": lambda z, ids: F.cross_entropy(z[0], ids[0], weight=torch.linspace(0, 1, WORDS).to(z)),
     "words before rows": lambda z, ids: F.cross_entropy(z.transpose(1, 2), ids),
     "a part of the words": lambda z, ids: F.cross_entropy(z[..., :9].reshape(-1, 9), ids.reshape(-1) % 9),
+    "written to": written_to,
+    "words in another order": lambda z, ids: F.cross_entropy(z[0][:, torch.arange(WORDS).flip(0)], ids[0]),
+    "with a hook": with_a_hook,
     "scaled": lambda z, ids: F.cross_entropy(2 * z[0], ids[0]),
 }
 
@@ -117,3 +134,22 @@ def test_logits_are_computed_once_and_do_not_stay(in_chunks, recorded, each, mon
     else:  # what torch needs, which may change
         assert recording.count >= recorded
         assert product.count >= each
+
+
+def test_a_checkpointed_head_is_computed_again():
+    torch.manual_seed(0)
+    net, ids = Net(), torch.randint(0, WORDS, (3, 7))
+
+    def of_hidden(hidden):
+        return F.cross_entropy(net.head(hidden).view(-1, WORDS), ids.view(-1))
+
+    def loss(is_checkpointed):
+        hidden = F.gelu(net.layer(net.embed(ids)))
+        return checkpoint(of_hidden, hidden, use_reentrant=False) if is_checkpointed else of_hidden(hidden)
+
+    vector = torch.randn(sum(p.numel() for p in net.parameters()), generator=torch.Generator().manual_seed(1))
+    found = []
+    for is_checkpointed in (True, False):
+        with hessian_operator(lambda kind=is_checkpointed: loss(kind), dict(net.named_parameters())) as hessian:
+            found.append(hessian(vector))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-5 * float(found[1].abs().max()))
