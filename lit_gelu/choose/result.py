@@ -173,7 +173,7 @@ class ActivationChoice(Displayed):
 
         differences = self._paired(difference)
         spread, n = float(differences.std(ddof=1)), len(differences)
-        effect, alpha = abs(difference.mean) / spread if spread else math.inf, ALPHA / len(self.differences)
+        effect, alpha = abs(difference.mean) / max(spread, 1e-12), ALPHA / len(self.differences)
         # The spread of n differences lies between these parts of the true one in four of five cases.
         low, high = np.sqrt(stats.chi2.ppf([0.1, 0.9], n - 1) / (n - 1))
         needed, fewest, most = (sequential.seeds_needed(effect * part, alpha) for part in (1.0, high, low))

@@ -88,6 +88,8 @@ def chance_of_decision(differences: np.ndarray, most: int, alpha: float = ALPHA)
     Mean and spread are drawn from their posterior without a prior opinion, and series of further differences from each.
     """
     n = len(differences)
+    if np.ptp(differences) == 0:  # the signs of a few more decide
+        return float(differences[0] != 0)
     generator = np.random.default_rng(0)
     spread = differences.std(ddof=1) * np.sqrt((n - 1) / generator.chisquare(n - 1, _FUTURES))
     mean = differences.mean() + spread / math.sqrt(n) * generator.standard_normal(_FUTURES)

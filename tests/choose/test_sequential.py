@@ -74,6 +74,11 @@ def test_the_chance_of_a_decision_is_how_often_series_are_decided():
     assert came[foretold < 0.05].mean() < 0.1 < 0.5 < came[foretold > 0.7].mean()
 
 
+def test_differences_without_spread_are_not_futile():
+    assert chance_of_decision(np.full(5, 0.01), 8) == 1
+    assert chance_of_decision(np.zeros(5), 8) == 0
+
+
 def test_seeds_are_added_until_that_has_an_end(tmp_path):
     names = {"gelu": "gelu", "sigmoid": "sigmoid"}
     options = {"seeds": 3, "until": "decided", "max_epochs": 2, "metric": "val_loss", "folder": tmp_path, **CPU}
