@@ -1,6 +1,5 @@
 """Print the numbers of ``docs/gains.md``: moments and gains.
 
-    python benchmarks/gains.py moments
     python benchmarks/gains.py gains
     python benchmarks/gains.py deviation
 
@@ -25,32 +24,24 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def moments_table() -> str:
-    """Return the expectations at N(0, 1) as a Markdown table."""
+def gains_table() -> str:
+    """Return the expectations at N(0, 1) and the three gains as a Markdown table."""
     rows = []
     for spec in SPECS:
         found = gaussian_moments(spec)
-        fields = (found.value, found.value_squared, found.derivative_squared, found.abs_second_derivative, found.kink)
-        rows.append([spec, *(f"{field.item() + 0.0:.8f}" for field in fields)])
-    return _table(["", "E f", "E f²", "E f'²", "E abs(f'')", "in kinks"], rows).replace("-0.00000000", "0.00000000")
-
-
-def gains_table() -> str:
-    """Return the three gains at N(0, 1)."""
-    rows = [[spec, *(f"{value:.6f}" for value in vars(gains(spec)).values())] for spec in SPECS]
-    return _table(["", "forward", "variance", "backward"], rows)
+        moments = [f"{x.item() + 0.0:.8f}" for x in (found.value, found.value_squared, found.derivative_squared)]
+        rows.append([spec, *moments, *(f"{value:.6f}" for value in vars(gains(spec)).values())])
+    head = ["", "E f", "E f²", "E f'²", "forward", "variance", "backward"]
+    return _table(head, rows).replace("-0.00000000", "0.00000000")
 
 
 def deviation_table() -> str:
     """Return the weight gain that keeps a standard deviation, for some of these."""
-    rows = [
-        [spec, *(f"{std * gain(spec, std=std):.4f}" for std in DEVIATIONS)] for spec in ("gelu", "silu", "tanh", "relu")
-    ]
+    rows = [[spec, *(f"{std * gain(spec, std=std):.4f}" for std in DEVIATIONS)] for spec in ("gelu", "silu", "tanh")]
     return _table(["s", *map(str, DEVIATIONS)], rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "moments": moments_table,
     "gains": gains_table,
     "deviation": deviation_table,
 }

@@ -27,21 +27,24 @@ def _names() -> list[list[str]]:
 
 
 def _points() -> list[list[str]]:
-    return [
-        [
-            f"`{info.spec}`",
-            f"{number(info.minimum[1])} at {number(info.minimum[0])}" if info.minimum else "",
-            several(info.inflections),
-            number(info.lipschitz or 0.0),
-            number(info.derivative_at_zero or 0.0),
-            f"{number(info.range[0], 6)} to {number(info.range[1], 6)}" if info.range else "",
-            ", ".join(f"{number(jump, 6)} at {number(x, 6)}" for x, jump in info.kinks),
-            "all" if info.smoothness == float("inf") else f"{info.smoothness:g}",
-            ("yes" if info.monotone else "no") + (", convex" if info.convex else ""),
-        ]
-        for info in infos()
-        if info.elementwise and not info.halves
-    ]
+    same: dict[tuple[str, ...], list[str]] = {}  # activations with the same points stand in one row
+    for info in infos():
+        if info.elementwise and not info.halves:
+            same.setdefault(_points_of(info), []).append(f"`{info.spec}`")
+    return [[", ".join(specs), *cells] for cells, specs in same.items()]
+
+
+def _points_of(info: ActivationInfo) -> tuple[str, ...]:
+    return (
+        f"{number(info.minimum[1])} at {number(info.minimum[0])}" if info.minimum else "",
+        several(info.inflections),
+        number(info.lipschitz or 0.0),
+        number(info.derivative_at_zero or 0.0),
+        f"{number(info.range[0], 6)} to {number(info.range[1], 6)}" if info.range else "",
+        ", ".join(f"{number(jump, 6)} at {number(x, 6)}" for x, jump in info.kinks),
+        "all" if info.smoothness == float("inf") else f"{info.smoothness:g}",
+        ("yes" if info.monotone else "no") + (", convex" if info.convex else ""),
+    )
 
 
 def family() -> dict[str, str]:

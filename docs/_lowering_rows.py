@@ -9,14 +9,21 @@ from lit_gelu.export.lowering.lowering_table import TABLE
 
 
 def recipe_rows(row: str, of_row: Iterable[tuple[policy.Target, policy.Choice]]) -> list[list[str]]:
-    """Return a line for each distinct recipe of an activation: where it is taken, its error in strict 16-bit files."""
+    """Return a line for each distinct recipe of an activation: where it is taken, its error in strict 16-bit files.
+
+    The recipe of the line above, now in float32, is not repeated.
+    """
     places: dict[str, list[tuple[str, str, str]]] = {}
     errors: dict[str, str] = {}
     for target, choice in of_row:
         places.setdefault(str(choice), []).append((target.runtime, target.dtype, target.policy))
         if target.dtype != "fp32" and target.policy == "strict":
             errors[str(choice)] = number(policy.absolute_error(TABLE[row], choice), 2)
-    return [[f"`{recipe}`", _where(where), errors.get(recipe, "")] for recipe, where in places.items()]
+    above = ["", *places]
+    return [
+        ["`fp32:` the same" if recipe == f"fp32: {last}" else f"`{recipe}`", _where(where), errors.get(recipe, "")]
+        for last, (recipe, where) in zip(above, places.items(), strict=False)
+    ]
 
 
 def _where(places: list[tuple[str, str, str]]) -> str:
@@ -31,6 +38,7 @@ def _where(places: list[tuple[str, str, str]]) -> str:
             dtype if len(wanted) == len(policy.POLICIES) else f"{dtype} {wanted[0]}" for dtype, wanted in dtypes.items()
         ]
         texts.setdefault("all" if full else ", ".join(parts), []).append(target)
-    if list(texts) == ["all"] and len(texts["all"]) == len(policy.TARGETS):
-        return "everywhere"
+    if len(by_target) == len(policy.TARGETS) and len(texts) == 1:
+        (text,) = texts
+        return "everywhere" if text == "all" else f"everywhere: {text}"
     return "; ".join(f"{', '.join(targets)}: {text}" for text, targets in texts.items())

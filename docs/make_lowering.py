@@ -24,11 +24,15 @@ def blocks() -> dict[str, str]:
         for row in policy.MISSING
         for since in ["every opset" if row.since == 1 else f"from {row.since}"]
     ]
-    recipes = []
+    same: dict[tuple[tuple[str, ...], ...], list[str]] = {}  # activations by their lines
     for row, group in itertools.groupby(policy.cells(), key=lambda cell: cell[0]):
-        notes = "; ".join(f"{where}: {text}" for where, text in TABLE[row].notes.items())
-        for i, line in enumerate(recipe_rows(row, [cell[1:] for cell in group])):
-            recipes.append([f"`{row}`" if i == 0 else "", *line, notes if i == 0 else ""])
+        same.setdefault(tuple(map(tuple, recipe_rows(row, [cell[1:] for cell in group]))), []).append(row)
+    recipes = []
+    for lines, rows in same.items():
+        notes = "; ".join(f"{where}: {text}" for row in rows for where, text in TABLE[row].notes.items())
+        names = ", ".join(f"`{row}`" for row in rows)
+        for i, line in enumerate(lines):
+            recipes.append([names if i == 0 else "", *line, notes if i == 0 else ""])
     kept = ", ".join(f"`{name}`" for name in precision.STRICT_KEEP)
     overflowing = ", ".join(f"`{name}`" for name in precision.OVERFLOWING["fp16"])
     return {

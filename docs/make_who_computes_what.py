@@ -149,14 +149,18 @@ def _errors(record: dict[str, Any]) -> str:
 
 
 def _notes(record: dict[str, Any]) -> str:
-    """Return which values are no numbers, or of a coarser dtype; rows with the same note together."""
+    """Return which values are no numbers, or of a coarser dtype; functions and runtimes with the same note together."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for row in record["rows"]:
         for note in row["notes"]:
             if not note.startswith(("subnormal", "errors are on")):  # the table of errors has these
                 groups.setdefault((row["runtime"], row["dtype"], note), []).append(row["asked"])
-    names = {key: "all" if len(specs) == len(COLUMNS) else ", ".join(specs) for key, specs in groups.items()}
-    return table(["runtime", "dtype", "values", "functions"], [[*key, text] for key, text in names.items()])
+    same: dict[tuple[str, str, str], list[str]] = {}
+    for (runtime, dtype, note), specs in groups.items():
+        functions = "all" if len(specs) == len(COLUMNS) else ", ".join(specs)
+        same.setdefault((functions, dtype, note), []).append(runtime)
+    rows = [[*key, "; ".join(runtimes)] for key, runtimes in same.items()]
+    return table(["functions", "dtype", "values", "runtimes"], rows)
 
 
 def page() -> str:

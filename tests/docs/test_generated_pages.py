@@ -97,15 +97,6 @@ def test_the_stages_and_options_that_the_page_on_gpus_names_are_those_of_the_scr
         gpu.parse(arguments.split('"')[0].replace("--commit ", "").split() if '"' in arguments else arguments.split())
 
 
-def test_the_pictures_of_the_pages_are_there_and_small(module):
-    names = set(re.findall(r'^    save\(.*, "(\w+)"\)$', (DOCS / "make_pictures.py").read_text(), re.MULTILINE))
-    assert len(names) == 6
-    for name in names:
-        content = (DOCS / "images" / f"{name}.png").read_bytes()
-        assert content.startswith(b"\x89PNG")
-        assert len(content) <= 60_000
-
-
 @pytest.mark.full
 def test_all_pictures_are_drawn_anew(module, tmp_path, monkeypatch):
     pictures = module("make_pictures")

@@ -38,7 +38,7 @@ def _block(name: str, records: Sequence[RunRecord]) -> str:
     experiment, _, kind = name.partition(" ")
     if kind not in KINDS:
         raise ArgumentError(f"The page has a block {name!r}; accepted: about, and EXPERIMENT {'|'.join(KINDS)}.")
-    return "\n\n".join(table.to_markdown() for table in tables(records, [experiment], kind)) or "No runs yet."
+    return "\n\n".join(table.to_markdown(brief=True) for table in tables(records, [experiment], kind)) or "No runs yet."
 
 
 def about(records: Sequence[RunRecord]) -> str:

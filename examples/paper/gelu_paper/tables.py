@@ -25,6 +25,9 @@ LEGEND = (
     "difference: median minus published. A run that diverged counts as worse than any other."
 )
 _CURVES = ("train_loss", "train_error", "val_loss", "test_loss", "test_error")
+_SPREAD = ("min", "max", "deviation")
+_COMMON = ("setting", "measured", "learning rate", "runs")  # what a brief table may say once
+_HEADS = ("setting", "arm", "measured", "epoch", "learning rate", "runs", "median", *_SPREAD, "published", "difference")
 _TEXTS = ("setting", "arm", "measured")  # columns that are aligned on the left
 _SHARE_DECIMALS, _LOSS_DECIMALS = 2, 4
 
@@ -38,22 +41,35 @@ class Table:
     labels: tuple[str, ...]  # what must be said above it
     notes: tuple[str, ...]  # the selection's remarks, and where the published numbers are from
 
-    def to_markdown(self) -> str:
-        """Return title, labels, rows and notes."""
-        experiment, frame = self.experiment, self.frame
-        columns = ["setting", "arm", "measured", "epoch", "learning rate", "runs"]
-        columns += ["median", "min", "max", "deviation", "published", "difference"]
-        if frame["epoch"].isna().all():
-            columns.remove("epoch")
+    def to_markdown(self, brief: bool = False) -> str:
+        """Return title, labels, rows and notes.
+
+        Args:
+            brief: Leave out title, differences and empty columns, and say once what all rows have in common.
+
+        Returns:
+            The text.
+        """
+        experiment = self.experiment
+        columns = [name for name in _HEADS if name != "epoch" or not self.frame["epoch"].isna().all()]
+        rows = [{name: _cell(row, name) for name in columns} for row in self.frame.to_dict("records")]
+        head = f"#### {experiment.name}: {experiment.title} ({experiment.place})"
+        if brief:
+            common = {name: rows[0][name] for name in _COMMON if len({row[name] for row in rows}) == 1}
+            empty = {name for name in columns if all(row[name] == "-" for row in rows)}
+            spread = _SPREAD if self.frame["runs"].max() == 1 else ()
+            columns = [name for name in columns if name not in {*common, *empty, *spread, "difference"}]
+            said = [text if name in _TEXTS else f"{name} {text}" for name, text in common.items() if name not in empty]
+            head = f"All rows: {'; '.join(said)}." if said else ""
         lines = [columns, ["---" if name in _TEXTS else "---:" for name in columns]]
-        lines += [[_cell(row, name) for name in columns] for row in frame.to_dict("records")]
+        lines += [[row[name] for name in columns] for row in rows]
         parts = [
-            f"#### {experiment.name}: {experiment.title} ({experiment.place})",
+            head,
             *(f"**{label}**" for label in self.labels),
             "\n".join(f"| {' | '.join(line)} |" for line in lines),
-            *(["\n".join(f"- {note}" for note in self.notes)] if self.notes else []),
+            "\n".join(f"- {note}" for note in self.notes),
         ]
-        return "\n\n".join(parts)
+        return "\n\n".join(part for part in parts if part)
 
 
 def tables(records: Sequence[RunRecord], only: Sequence[str] = (), kind: str = "results") -> list[Table]:

@@ -63,6 +63,13 @@ def test_a_run_that_diverged_is_counted_and_has_no_deviation(made):
     assert (row["runs"], row["median"], row["deviation"]) == ("5, 5 diverged", "diverged", "-")
 
 
+def test_a_brief_table_says_once_what_all_rows_have_in_common(made):
+    runs = [made(seed, arm, val_error=[0.1], test_error=[0.1]) for arm in ("gelu", "relu") for seed in range(2)]
+    text = tables(runs, ["mnist"])[0].to_markdown(brief=True)
+    assert text.startswith("All rows: keep 1; test error, %; learning rate 0.001; runs 2 of 5.\n\n")
+    assert "| arm | median | min | max | deviation |\n" in text
+
+
 def test_csv_has_numbers_as_they_were_computed(made):
     runs = [made(seed, val_error=[0.1], test_error=[error]) for seed, error in enumerate((1 / 3, 2 / 3))]
     (row,) = csv.DictReader(io.StringIO(to_csv(tables(runs))))
