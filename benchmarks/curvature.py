@@ -8,9 +8,9 @@ the time inside the monitor and its hooks, a mean over the 50 steps from one log
 share of a step; "no logger" the same without the time in which the CSVLogger writes the figures; "step / nothing" the
 ratio of whole steps, whose error is what a second run with nothing shows.
 
-``loss``: what the largest eigenvalue of the Hessian costs per event, in units of the forward and backward pass of the
-training batch; beside it three packages, at their defaults, on the model as it is after these steps. Of each the
-deviation from ARPACK's value (scipy) of the same matrix is given.
+``loss``: what the largest eigenvalue of the Hessian, and the sharpness that the optimizer sees, cost per event, in
+units of the forward and backward pass of the training batch; beside it three packages, at their defaults, on the model
+as it is after these steps. Of each the deviation from ARPACK's value (scipy) of the same matrix is given.
 
 ``error``: how far the warm-started eigenvalue is from the converged one of the same probe along a run: by fixed numbers
 of products, by the monitor's defaults and with ``accuracy=0.01``, on fresh
@@ -153,7 +153,7 @@ def _activation_row(name: str, counts: Sequence[float], times: Sequence[float], 
 
 
 def loss_part(net: Net, inputs_of: Callable[[Any], Any], steps: int, repeats: int) -> None:
-    """Print what the top eigenvalue costs.
+    """Print what the top eigenvalue costs, and the optimizer's sharpness.
 
     Args:
         net: Name, model and data; its forward gives one row of logits a target.
@@ -167,6 +167,9 @@ def loss_part(net: Net, inputs_of: Callable[[Any], Any], steps: int, repeats: in
         "LossCurvatureMonitor, warm, default": {},
         "LossCurvatureMonitor, warm, default, and trace": {"quantities": ["top_eigenvalue", "trace"]},
         "LossCurvatureMonitor, warm, whole batch": {"fraction": None},
+        "preconditioned sharpness, warm, default": {"quantities": "preconditioned_sharpness"},
+        "preconditioned sharpness, warm, whole batch": {"quantities": "preconditioned_sharpness", "fraction": None},
+        "batch sharpness, warm, whole batch": {"quantities": "batch_sharpness", "fraction": None},
     }
     rows: list[tuple[str, list[float], str]] = []
     for label, extra in options.items():

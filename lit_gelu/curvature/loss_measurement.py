@@ -70,7 +70,7 @@ def measure_loss(
     # `before` are the parameters before the optimizer step, as `ParameterLayout.values` gave them; quantities along the
     # update need them. The preconditioner is the optimizer's now; the quantities with a limit need it.
     result = LossMeasurement()
-    shared: dict[str, Any] = {"samples": probe.samples, "reduce": reduce}
+    shared: dict[str, Any] = {"samples": probe.samples, "reduce": reduce, "keep_graphs": settings.budget.keep_graphs}
     vectors = {} if vectors is None else vectors
     if not {*OF_MATRIX, *OF_OPTIMIZER}.isdisjoint(settings.quantities):
         with hessian_operator(probe.closures, probe.parameters, **shared) as hessian:

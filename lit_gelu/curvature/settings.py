@@ -26,12 +26,14 @@ class ProductBudget:
         lanczos_steps: For the eigenvalues at the first event.
         warm_steps: For the eigenvalues at later events, at most; 2 to 5 are usual on a fresh probe.
         accuracy: At which relative error of the eigenvalues, as estimated by a Gauss-Radau rule, later events take no
-            more products (docs/curvature.md says how often it was right). ``None``: they take ``warm_steps``.
+            more products. ``None``: they take ``warm_steps``.
         trace_probes: Random vectors for the trace, a product each.
         trace_accuracy: More are taken until the trace's standard error is at most this share of it. ``None``: exactly
             ``trace_probes`` are.
         max_trace_probes: The most; if they do not suffice there is a warning, the first time.
         density_steps: For the spectral density.
+        keep_graphs: Between products, keep the graphs of all batches. ``False`` records a batch's graph anew in each
+            product: the memory of one batch, about one and a half times the time.
 
     Raises:
         ArgumentError: If a number is out of range.
@@ -48,6 +50,7 @@ class ProductBudget:
     trace_accuracy: float | None = 0.1
     max_trace_probes: int = 32
     density_steps: int = 40
+    keep_graphs: bool = True
 
     def __post_init__(self) -> None:
         for name in ("accuracy", "trace_accuracy"):

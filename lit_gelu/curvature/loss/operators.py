@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -67,11 +68,11 @@ class ParameterOperator:
         self.parameters = layout
         self.size, self.dtype, self.device = layout.size, layout.dtype, layout.device
         self.products = 0
-        self.note = next((batch.note for batch in batches if batch.note), "")
         self._batches, self._counts, self._reduce = list(batches), list(counts), reduce
-        first_order = weighted_mean([batch.first_order for batch in batches], self._counts, reduce)
-        self.loss, self.gradient = first_order[-1].clone(), first_order[:-1]
-        if not is_finite(first_order):
+        self.gradient = weighted_mean((batch.record() for batch in batches), self._counts, reduce)
+        self.loss = weighted_mean([batch.loss.reshape(1) for batch in batches], self._counts, reduce)[0]
+        self.note = next((batch.note for batch in batches if batch.note), "")
+        if not (is_finite(self.gradient) and self.loss.isfinite()):
             names = [name for name, part in layout.slices.items() if not self.gradient[part].isfinite().all()]
             raise UnsupportedRunError(
                 f"The loss is {self.loss.item():.6g}, and its gradient is not finite for {', '.join(names) or 'none'}. "
@@ -85,10 +86,10 @@ class ParameterOperator:
             raise ArgumentError("The operator was closed, and its graph is gone. Make a new one.")
         vector = self.parameters.check(vector, "The vector")
         try:
-            rows = [batch.product(vector) for batch in self._batches]
+            rows = (batch.product(vector) for batch in self._batches)
+            product = weighted_mean(rows, self._counts, self._reduce)
         except RuntimeError as error:
             raise _no_second_derivative(error) from error
-        product = weighted_mean(rows, self._counts, self._reduce)
         if self.products == 0:  # the sums of later ones show it anyway, and the host shall not wait for them
             if not is_finite(product):
                 raise UnsupportedRunError(
@@ -107,8 +108,8 @@ class ParameterOperator:
         """Return g'Hg / g'g of each batch, with its own gradient and Hessian; a product a batch."""
         ratios = []
         for batch in self._batches:
-            gradient = batch.first_order[:-1]
-            ratios.append(gradient.dot(batch.product(gradient)) / gradient.dot(gradient))
+            gradient, product = batch.along_gradient()
+            ratios.append(gradient.dot(product) / gradient.dot(gradient))
         self.products += 1
         return torch.stack(ratios)
 
@@ -161,6 +162,7 @@ def hessian_operator(
     *,
     samples: int | Sequence[int] = 1,
     reduce: Reduce | None = None,
+    keep_graphs: bool = True,
 ) -> ParameterOperator:
     """Make the Hessian of a loss with respect to live parameters an operator on flat vectors.
 
@@ -177,7 +179,9 @@ def hessian_operator(
         parameters: By name, as ``dict(module.named_parameters())``. Frozen ones have no place in the vectors; those
             that the loss does not depend on have zeros.
         samples: How many samples each batch has.
-        reduce: Sums a flat tensor over ranks: called once here and once a product, on every rank.
+        reduce: Sums a flat tensor over ranks: called twice here and once a product, on every rank.
+        keep_graphs: Keep the graphs of all batches; ``False`` records a batch's graph anew in each product, and drops
+            it: the memory of one batch.
 
     Returns:
         The operator; its graphs live until it is closed, so it is best used in a ``with`` statement.
@@ -195,17 +199,23 @@ def hessian_operator(
     """
     closures, counts = batches_of(closure, samples)
     layout = ParameterLayout(parameters)
-    return ParameterOperator([_HessianOfBatch(each, layout) for each in closures], layout, counts, reduce)
+    batches = [_HessianOfBatch(each, layout, keep_graphs) for each in closures]
+    return ParameterOperator(batches, layout, counts, reduce)
 
 
 class _HessianOfBatch:
-    """H v as the gradient of ``g . v``, over a graph of the gradient g that is recorded once and used again."""
+    """H v as the gradient of ``g . v``, over a graph of the gradient g."""
 
-    def __init__(self, closure: Closure, layout: ParameterLayout) -> None:
+    def __init__(self, closure: Closure, layout: ParameterLayout, keeps_graph: bool) -> None:
         self.closure = closure
         self._layout, self._tensors = layout, list(layout.tensors.values())
-        with ChunkedCrossEntropy():
-            loss = evaluate_loss(closure)
+        self._keeps_graph = keeps_graph
+        self._graph: Tensor | None = None
+        self._modes: tuple[type[TorchFunctionMode], ...] = (ChunkedCrossEntropy,)
+
+    def record(self) -> Tensor:
+        """Compute the loss and return its gradient, having seen that both can be differentiated further."""
+        loss = self._evaluate()
         kinds = kinds_of(loss)
         check_checkpoints(kinds)
         # A backward that is written in Python may compute its result without autograd recording it; a second derivative
@@ -215,36 +225,54 @@ class _HessianOfBatch:
         self.note = "; ".join(each.note for each in composed)
         try:
             if composed:
-                with ChunkedCrossEntropy(), _Composed():
-                    loss = evaluate_loss(closure)
+                self._modes = (ChunkedCrossEntropy, _Composed)
+                loss = self._evaluate()
             try:
-                gradient = self._record(loss)
+                gradient = self._differentiate(loss)
             except CheckpointError:  # a checkpointed head is computed again where no mode is active
-                with _Composed():
-                    loss = evaluate_loss(closure)
-                gradient = self._record(loss)
+                self._modes = (_Composed,)
+                loss = self._evaluate()
+                gradient = self._differentiate(loss)
         except RuntimeError as error:
             raise _no_second_derivative(error) from error
         # That mark ends the graph in a node of torch's class `Error`, which leads to no parameter: torch.autograd.grad
         # does not reach it, so it does not raise, and that share of the second derivative would be zero.
-        if any(kind.__name__.endswith("Error") for kind in kinds_of(*gradient)):
+        if any(kind.__name__.endswith("Error") for kind in kinds_of(gradient)):
             raise _no_second_derivative(RuntimeError("a custom backward is marked with @once_differentiable"))
-        self.first_order = torch.cat([self._gradient.detach(), loss.detach().reshape(1).to(self._gradient)])
-
-    def _record(self, loss: Tensor) -> list[Tensor | None]:
-        with torch.inference_mode(False), torch.enable_grad():
-            gradient = differentiate(loss, self._layout, create_graph=True)
-            # One flat output: of one tensor a parameter, torch checks shape and type in Python at every product.
-            self._gradient = self._layout.flatten(gradient)
-        return gradient
+        self.loss = loss.detach().to(gradient)
+        if self._keeps_graph:
+            self._graph = gradient
+        return gradient.detach()
 
     def product(self, vector: Tensor) -> Tensor:
         """Return ``H v``."""
-        if not self._gradient.requires_grad:  # the loss is linear in the parameters
+        return self._product(self._gradient(), vector)
+
+    def along_gradient(self) -> tuple[Tensor, Tensor]:
+        """Return g and ``H g``."""
+        gradient = self._gradient()
+        return gradient.detach(), self._product(gradient, gradient.detach())
+
+    def _evaluate(self) -> Tensor:
+        with ExitStack() as stack:
+            for mode in self._modes:
+                stack.enter_context(mode())
+            return evaluate_loss(self.closure)
+
+    def _differentiate(self, loss: Tensor) -> Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            # One flat output: of one tensor a parameter, torch checks shape and type in Python at every product.
+            return self._layout.flatten(differentiate(loss, self._layout, create_graph=True))
+
+    def _gradient(self) -> Tensor:
+        return self._differentiate(self._evaluate()) if self._graph is None else self._graph
+
+    def _product(self, gradient: Tensor, vector: Tensor) -> Tensor:
+        if not gradient.requires_grad:  # the loss is linear in the parameters
             return torch.zeros_like(vector)
         with torch.inference_mode(False), without_autocast(self._layout.device):
             product = torch.autograd.grad(
-                self._gradient, self._tensors, grad_outputs=vector, retain_graph=True, allow_unused=True
+                gradient, self._tensors, grad_outputs=vector, retain_graph=self._keeps_graph, allow_unused=True
             )
         return self._layout.flatten(product)
 

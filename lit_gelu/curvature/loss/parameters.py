@@ -181,12 +181,13 @@ def batches_of(closure: Closure | Sequence[Closure], samples: int | Sequence[int
     return closures, counts
 
 
-def weighted_mean(rows: Sequence[Tensor], counts: Sequence[int], reduce: Reduce | None) -> Tensor:
+def weighted_mean(rows: Iterable[Tensor], counts: Sequence[int], reduce: Reduce | None) -> Tensor:
     """Average vectors over batches and ranks, each weighted by its number of samples."""
     # A rank sends [n_r mean_r, n_r] in one flat tensor, so one all-reduce is enough.
     total = sum(counts)
-    mean = rows[0] if len(rows) == 1 else rows[0] * (counts[0] / total)
-    for row, count in zip(rows[1:], counts[1:], strict=True):
+    rows = iter(rows)
+    mean = next(rows) if len(counts) == 1 else next(rows) * (counts[0] / total)
+    for row, count in zip(rows, counts[1:], strict=True):
         mean.add_(row, alpha=count / total)
     if reduce is None:
         return mean

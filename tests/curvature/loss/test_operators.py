@@ -4,6 +4,7 @@ import pytest
 import torch
 from loss_nets import ACTIVATIONS, classifier, everything, full_hessian, named
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
 from lit_gelu.curvature.loss import (
@@ -154,16 +155,38 @@ def problem():
     return model, inputs, targets, hessian, torch.linspace(-1, 1, len(hessian), dtype=torch.float64)
 
 
-def test_uneven_batches_are_weighted_by_their_samples():
+@pytest.mark.parametrize("keep_graphs", [True, False])
+def test_uneven_batches_are_weighted_by_their_samples(keep_graphs):
     model, inputs, targets, hessian, vector = problem()
     batches = list(zip(inputs.split(SIZES), targets.split(SIZES), strict=True))
-    operator = hessian_operator(
-        [lambda x=x, y=y: F.cross_entropy(model(x), y) for x, y in batches], named(model), samples=SIZES
-    )
-    torch.testing.assert_close(operator(vector), hessian @ vector, rtol=0, atol=1e-13)
+    closures = [lambda x=x, y=y: F.cross_entropy(model(x), y) for x, y in batches]
+    operator = hessian_operator(closures, named(model), samples=SIZES, keep_graphs=keep_graphs)
+    for _ in range(2):
+        torch.testing.assert_close(operator(vector), hessian @ vector, rtol=0, atol=1e-13)
+    for ratio, (x, y) in zip(operator.along_gradients(), batches, strict=True):
+        of_batch = full_hessian(model, x, lambda outputs, y=y: F.cross_entropy(outputs, y))
+        gradient = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
+        g = torch.cat([part.flatten() for part in gradient])
+        torch.testing.assert_close(ratio, g @ of_batch @ g / (g @ g), rtol=1e-12, atol=0)
     assert operator.loss.item() == pytest.approx(F.cross_entropy(model(inputs), targets).item(), rel=1e-14)
     with pytest.raises(ArgumentError):
         hessian_operator([lambda: None] * 3, named(model), samples=[1, 2])
+
+
+def test_without_kept_graphs_one_batch_is_recorded_at_a_time():
+    weight = torch.ones(3, requires_grad=True)
+    for keep_graphs, expected in ((True, 4), (False, 1)):
+        factors, alive = [], []  # each graph holds one
+
+        def loss(factors=factors, alive=alive):
+            factor = torch.rand(3)
+            factors.append(StorageWeakRef(factor.untyped_storage()))
+            alive.append(sum(not each.expired() for each in factors))
+            return ((weight * factor) ** 3).sum()
+
+        with hessian_operator([loss] * 4, {"weight": weight}, keep_graphs=keep_graphs) as hessian:
+            hessian(torch.ones(3))
+            assert max(alive) == expected
 
 
 def test_what_is_not_finite_is_reported_and_never_a_number():
