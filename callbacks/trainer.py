@@ -64,9 +64,10 @@ def is_trial_run(trainer: Trainer) -> bool:
 def steps_of_run(trainer: Trainer) -> float:
     """Return how many optimizer steps the whole run has; infinite where Lightning cannot tell."""
     try:
-        return trainer.estimated_stepping_batches
+        steps = trainer.estimated_stepping_batches
     except MisconfigurationException:
         return math.inf
+    return math.inf if steps < 0 else steps  # -1 for a stream of data without max_steps
 
 
 def logged_step(trainer: Trainer) -> int:

@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ArgumentError, ExportError, ModelInputError, SwapError
-from lit_gelu.export.inputs import Call, FlatModule, fixed_batch, left_out, named_outputs, unique_names
+from lit_gelu.export.inputs import Call, FlatModule, as_in_a_file, fixed_batch, left_out, named_outputs, unique_names
 from lit_gelu.sandbox import (
     as_written,
     equal,
@@ -92,11 +92,12 @@ def nested_encoders(model: nn.Module) -> list[nn.TransformerEncoder]:
 
 
 def relative_difference(y: np.ndarray, of: np.ndarray) -> float:
-    """Return the largest difference in units of the largest value."""
+    """Return the largest difference in units of the largest value; infinite where one alone is NaN."""
     a, b = y.astype(np.float64), of.astype(np.float64)
     scale = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
-    with np.errstate(invalid="ignore"):  # the same infinity in both is no difference
-        return float(np.nanmax(np.abs(a - b), initial=0.0)) / (scale or 1.0)
+    with np.errstate(invalid="ignore"):
+        off = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    return float(np.nan_to_num(off, nan=np.inf).max(initial=0.0)) / (scale or 1.0)
 
 
 def two_answers(apart: float) -> str:
@@ -423,7 +424,7 @@ def _outputs(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> l
     ):
         inputs = flat.fed([t.clone() for t in tensors])  # forward may overwrite them
         inputs = [t.to(like.device, like.dtype if t.dtype == torch.float32 else t.dtype) for t in inputs]
-        return named_outputs(flat.called(model, inputs))
+        return [(name, as_in_a_file(output)) for name, output in named_outputs(flat.called(model, inputs))]
 
 
 def _difference(original: list[tuple[str, Tensor]], copied: list[tuple[str, Tensor]], *, exact: bool) -> str:

@@ -1,7 +1,7 @@
 """Folders as transformers, sentence-transformers, timm and open_clip save them: the model, and what it is called with.
 
 No code of a folder is run, and weights are read from safetensors alone. Inputs and their open sizes follow from the
-configuration: batch, sequence and audio are of any length, images of any size where the model takes that.
+configuration: batch, sequence and sampled audio are of any length, images of any size where the model takes that.
 """
 
 import inspect
@@ -31,7 +31,8 @@ TASKS: Mapping[str, str] = {
 }
 CLIP_CONFIGURATION = "open_clip_config.json"
 _MODULES = "modules.json"  # of sentence-transformers
-_ROWS, _TOKENS, _SAMPLES, _FRAMES, _IMAGE = 2, 8, 4000, 200, 224  # of samples; what a configuration says goes first
+_WEIGHTS = "model.safetensors"
+_ROWS, _TOKENS, _SAMPLES, _FRAMES, _IMAGE = 2, 8, 4000, 200, 224  # where no configuration says it
 _FIRST_TOKEN = 3  # those before it begin, end and fill in most vocabularies
 _BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")  # tokenizers, processors, configurations
 
@@ -61,7 +62,8 @@ def open_pretrained(folder: str | Path, task: str | None = None) -> Pretrained:
 
     Args:
         folder: As ``save_pretrained`` of transformers, sentence-transformers, timm and open_clip write it.
-        task: What the model is for, one of `TASKS`; by default the class that the folder was saved from.
+        task: What a model of transformers is for, one of `TASKS`; by default the class that the folder was saved from.
+            Folders of the other libraries hold one model.
 
     Returns:
         The model with what it is called with.
@@ -92,6 +94,8 @@ def open_pretrained(folder: str | Path, task: str | None = None) -> Pretrained:
         else:
             of_timm = "architecture" in configuration
             model = _of_timm(folder, configuration) if of_timm else _of_transformers(folder, task)
+        files = (f for pattern in _BESIDE for f in folder.glob(pattern) if not f.name.endswith(".index.json"))
+        return pretrained(model, folder, tuple(sorted(files)))
     except (ModelFileError, MissingExtraError):
         raise
     except Exception as error:  # of several libraries, each with errors of its own
@@ -99,8 +103,6 @@ def open_pretrained(folder: str | Path, task: str | None = None) -> Pretrained:
             f"{str(folder)!r} cannot be loaded ({type(error).__name__}: {message_of(error)}). Give the module that is "
             "built from it."
         ) from error
-    files = tuple(sorted(f for pattern in _BESIDE for f in folder.glob(pattern) if not f.name.endswith(".index.json")))
-    return pretrained(model, folder, files)
 
 
 def pretrained(model: nn.Module, folder: Path | None = None, files: tuple[Path, ...] = ()) -> Pretrained:
@@ -111,10 +113,8 @@ def pretrained(model: nn.Module, folder: Path | None = None, files: tuple[Path, 
     sizes: dict[str, dict[int, str]] = {}
     notes: list[str] = []
     for name, tensor in sample.items():
-        if name in _TEXT:
-            sizes[name] = {1: _TEXT[name]}
-        elif tensor.ndim == 2:
-            sizes[name] = {1: "samples"}
+        if tensor.ndim == 2:
+            sizes[name] = {1: "samples" if "input_values" in sample else _TEXT[name]}
         elif tensor.ndim == 4:
             larger = {**sample, name: nn.functional.pad(tensor, (0, 64, 0, 32))}
             if _takes(model, larger):
@@ -140,7 +140,7 @@ def _sample(model: nn.Module, processor: Mapping[str, Any]) -> dict[str, Tensor]
     generator = torch.Generator().manual_seed(0)
     names = inspect.signature(model.forward).parameters
     config = getattr(model, "config", None)
-    if config is None:  # timm
+    if config is None:  # timm; open_clip does not say what its models take
         described = getattr(model, "pretrained_cfg", None) or {}
         size = described.get("input_size")
         return {} if size is None else {next(iter(names)): torch.randn(_ROWS, *size, generator=generator)}
@@ -148,9 +148,7 @@ def _sample(model: nn.Module, processor: Mapping[str, Any]) -> dict[str, Tensor]
     sample: dict[str, Tensor] = {}
     text = config.get_text_config()
     if "input_ids" in names and (main == "input_ids" or "pixel_values" in names):
-        vocabulary = text.vocab_size
-        ids = torch.randint(min(_FIRST_TOKEN, vocabulary - 1), vocabulary, (_ROWS, _TOKENS), generator=generator)
-        sample["input_ids"] = ids
+        sample["input_ids"] = ids = _tokens(text.vocab_size, _TOKENS, generator)
         if "attention_mask" in names:
             sample["attention_mask"] = torch.ones_like(ids)
         if "token_type_ids" in names and getattr(text, "type_vocab_size", 0) > 1:
@@ -167,13 +165,15 @@ def _sample(model: nn.Module, processor: Mapping[str, Any]) -> dict[str, Tensor]
         length = 2 * getattr(config, "max_source_positions", _FRAMES // 2)
         sample["input_features"] = torch.randn(_ROWS, config.num_mel_bins, length, generator=generator)
     if config.is_encoder_decoder and sample and "decoder_input_ids" in names:
-        vocabulary = text.vocab_size
-        low = min(_FIRST_TOKEN, vocabulary - 1)
-        sample["decoder_input_ids"] = torch.randint(low, vocabulary, (_ROWS, _TOKENS - 2), generator=generator)
+        sample["decoder_input_ids"] = _tokens(text.vocab_size, _TOKENS - 2, generator)
     return sample
 
 
-# Tokens, by the name of their number.
+def _tokens(vocabulary: int, count: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(min(_FIRST_TOKEN, vocabulary - 1), vocabulary, (_ROWS, count), generator=generator)
+
+
+# Inputs whose axis 1 counts tokens, and the name of that size.
 _TEXT = {
     "input_ids": "sequence",
     "attention_mask": "sequence",
@@ -197,11 +197,7 @@ def _image_size(processor: Mapping[str, Any], vision: Any) -> tuple[int, int]:
 def _labels(model: nn.Module) -> tuple[str, ...]:
     """Return the names of the classes that the first output is about."""
     names = getattr(getattr(model, "config", None), "id2label", None)
-    classifies = type(model).__name__.endswith((
-        "ForSequenceClassification",
-        "ImageClassification",
-        "TokenClassification",
-    ))
+    classifies = type(model).__name__.endswith(("SequenceClassification", "ImageClassification", "TokenClassification"))
     return tuple(str(names[i]) for i in sorted(names)) if names and classifies else ()
 
 
@@ -215,7 +211,8 @@ def configuration_of(folder: Path) -> dict[str, Any]:
     path = next((folder / name for name in names if (folder / name).is_file()), None)
     if path is None:
         raise ModelFileError(
-            f"{str(folder)!r} has no config.json. Give a folder as transformers, timm or open_clip save a model."
+            f"{str(folder)!r} has no config.json. Give a folder as transformers, sentence-transformers, timm or "
+            "open_clip save a model."
         )
     return {} if path.name == _MODULES else _json(path)
 
@@ -264,6 +261,13 @@ class SentenceEncoder(nn.Module):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
+        for part in parse_json((folder / _MODULES).read_text(encoding="utf-8")):
+            # Another type is code of the folder, which versions before 6 import unasked.
+            if not part["type"].startswith("sentence_transformers."):
+                raise ModelFileError(f"{str(folder)!r} has a part of its own, {shown(part['type'])}, which is not run.")
+            place = folder / part["path"]
+            if (place / "pytorch_model.bin").is_file() and not any(place.glob("*.safetensors")):
+                raise ModelFileError(f"{str(place)!r} has pickled weights. Save them as safetensors.")
         library: Any = need("sentence_transformers", extra="folders", what="A folder of sentence-transformers")
         options = {"local_files_only": True, "trust_remote_code": False, "model_kwargs": {"use_safetensors": True}}
         self.model = library.SentenceTransformer(str(folder), device="cpu", **options)
@@ -282,7 +286,7 @@ class SentenceEncoder(nn.Module):
 
 def _of_timm(folder: Path, configuration: Mapping[str, Any]) -> nn.Module:
     arguments = {"num_classes": configuration.get("num_classes"), **(configuration.get("model_args") or {})}
-    return timm_model(configuration["architecture"], folder / "model.safetensors", arguments)  # timm drops None
+    return timm_model(configuration["architecture"], folder / _WEIGHTS, arguments)  # timm drops None
 
 
 def timm_model(name: object, weights: Path, arguments: Mapping[str, Any] = MappingProxyType({})) -> nn.Module:
@@ -319,5 +323,5 @@ def _of_open_clip(folder: Path, configuration: Mapping[str, Any]) -> nn.Module:
 
 def _weights(path: Path) -> Path:
     if path.suffix != ".safetensors" or not path.is_file():
-        raise ModelFileError(f"There is no {path.name} of safetensors in {str(path.parent)!r}. Save the weights so.")
+        raise ModelFileError(f"There is no {path.name} in {str(path.parent)!r}. Save the weights as safetensors.")
     return path

@@ -30,7 +30,7 @@ _TYPES = {
 _TYPES |= {"FLOAT16": "FP16", "FLOAT": "FP32", "DOUBLE": "FP64"}
 
 
-# onnxruntime's default rounds the factors of float32 products to three decimal digits less, which neither
+# onnxruntime's default rounds the factors of float32 products to about three decimal digits fewer, which neither
 # `OnnxPredictor` nor a file's proof does. 16 bit needs it for the tensor cores.
 _ON_A_GPU = """\
 optimization {{
@@ -115,7 +115,7 @@ def write_triton_repository(
         raise ArgumentError(f"name={name!r} is no name of a model. Give name= letters, digits, '_', '-', '.'.")
     if version < 1:
         raise ArgumentError(f"version={version} is not accepted. Give a number from 1 on.")
-    if _MODEL in model.external:
+    if _MODEL in map(os.path.normpath, model.external):
         raise ArgumentError(f"{str(path)!r} keeps its weights in {_MODEL!r}, the model's own name here: save it anew.")
     if device == "cpu":
         OnnxPredictor(path, [CPU])  # refuses what the server could not open
@@ -124,10 +124,10 @@ def write_triton_repository(
     files = {_CONFIG: config, **({_LABELS: labels} if labels else {})}
     folder = Path(repository) / name
     _write(model, folder, version, files, overwrite=overwrite)
-    text = (folder / _CONFIG).read_text(encoding="utf-8", errors="replace")
-    if text != files[_CONFIG]:
-        notes.append(f"{_CONFIG} was there already, and stays; this file asks for another: overwrite=True.")
-    return TritonModel(folder / str(version) / _MODEL, text, tuple(notes))
+    texts = {name: (folder / name).read_text(encoding="utf-8", errors="replace") for name in files}
+    kept = [name for name in files if texts[name] != files[name]]
+    notes += [f"{name} was there already, and stays; this file asks for another: overwrite=True." for name in kept]
+    return TritonModel(folder / str(version) / _MODEL, texts[_CONFIG], tuple(notes))
 
 
 def _configuration(model: ModelFile, name: str, device: str, max_batch_size: int | None) -> tuple[str, str, list[str]]:

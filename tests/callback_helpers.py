@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import small_task
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
@@ -63,18 +64,9 @@ def loader(examples: int = 32, batch_size: int = 8) -> DataLoader[Any]:
 
 def quiet_trainer(folder: Path, *callbacks: Callback, **options: Any) -> Trainer:
     """A Trainer on the CPU that shows nothing; it logs to CSV unless told otherwise."""
-    defaults: dict[str, Any] = {
-        "accelerator": "cpu",
-        "max_epochs": 2,
-        "logger": CSVLogger(folder, name="logs", version="0"),
-        "log_every_n_steps": 1,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "enable_checkpointing": False,
-        "default_root_dir": folder,
-        "num_sanity_val_steps": 0,
-    }
-    return Trainer(callbacks=list(callbacks), **(defaults | options))
+    logger = CSVLogger(folder, name="logs", version="0")
+    defaults = {"max_epochs": 2, "logger": logger, "default_root_dir": folder, "num_sanity_val_steps": 0}
+    return small_task.quiet_trainer(callbacks=list(callbacks), **(defaults | options))
 
 
 @contextmanager

@@ -41,19 +41,17 @@ def run_warm(
     check: bool = True,
     cwd: str | Path = ".",
     env: Mapping[str, str] = os.environ,
-    is_interpreted: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """`run_command` for a script, ``-m`` and a module, or ``-c`` and code, in a Python that has imported all it needs.
 
-    In Triton's interpreter where asked to. For what a program does: `run_python` shows what it imports, too.
+    For what a program does: `run_python` shows what it imports, too.
     """
     words, folder = [str(argument) for argument in arguments], str(Path(cwd).resolve())
-    variables = {"TRITON_INTERPRET": "1"} if is_interpreted else {}
     if sys.platform != "linux":
         safe = ["-P"] if words[0].startswith("-") else []  # a script imports what lies beside it
-        return run_command([sys.executable, *safe, *words], check=check, cwd=folder, env={**env, **variables})
+        return run_command([sys.executable, *safe, *words], check=check, cwd=folder, env=env)
     try:
-        done = warm_interpreter(**variables).run(words, PATIENCE, {**env, **variables}, folder)
+        done = warm_interpreter().run(words, PATIENCE, env, folder)
     except subprocess.TimeoutExpired:
         _hangs(words)
     return _checked(done) if check else done

@@ -18,6 +18,7 @@ from child_processes import run_forked
 from fsspec.implementations.local import LocalFileOpener
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from small_task import quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -126,14 +127,8 @@ def run(folder: Path, epochs: int, kill: Kill | None, first_seed: int) -> None:
         ActivationSwap({"activation:gelu": "swish(learnable=True)"}, at_step=18),
     ]
     saving = ModelCheckpoint(folder / "saved", filename="{step}", save_last=True, every_n_train_steps=3)
-    trainer = Trainer(
-        accelerator="cpu",
-        max_epochs=epochs,
-        callbacks=[*swaps, ExactResume(), killer, saving],
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    callbacks = [*swaps, ExactResume(), killer, saving]
+    trainer = quiet_trainer(max_epochs=epochs, callbacks=callbacks, enable_checkpointing=True)
     model = DrawingNet()
     training = ResumableDataLoader(dataset(8 * STEPS_AN_EPOCH), batch_size=8, shuffle=True)
     trainer.fit(model, training, DataLoader(dataset(16, seed=1), batch_size=8), ckpt_path="last")

@@ -1,9 +1,8 @@
 """Helpers for tests of `ActivationCurvatureMonitor`."""
 
-import csv
-
 import pytest
 from callback_helpers import SmallNet, loader, quiet_trainer
+from callback_helpers import logged_rows as logged_rows  # of the log that `fit` writes
 from lightning.pytorch import Callback
 
 SITES = ("net.1", "net.5")
@@ -27,11 +26,6 @@ class History(Callback):
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         if self.monitor.latest and self.monitor.latest not in self.figures.values():
             self.figures[trainer.global_step - 1] = self.monitor.latest
-
-
-def logged_rows(folder):
-    with (folder / "logs" / "0" / "metrics.csv").open() as file:
-        return list(csv.DictReader(file))
 
 
 def measured(row):

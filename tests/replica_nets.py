@@ -1,8 +1,9 @@
 """A small net, random samples, and how a group and its runs alone are trained on them."""
 
 import torch
-from lightning.pytorch import LightningModule, Trainer, seed_everything
+from lightning.pytorch import LightningModule, seed_everything
 from lightning.pytorch.utilities.seed import isolate_rng
+from small_task import quiet_trainer
 from torch import nn
 from torch.nn import functional
 
@@ -58,9 +59,7 @@ class Net(LightningModule):
 
 
 def trainer(max_epochs=2, **options):
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    options = {"precision": "64-true", "accelerator": "cpu", **quiet, **options}
-    return Trainer(max_epochs=max_epochs, devices=1, enable_model_summary=False, **options)
+    return quiet_trainer(max_epochs=max_epochs, **{"precision": "64-true", **options})
 
 
 def train_group(build, cells, seeds, data=Samples, **options):

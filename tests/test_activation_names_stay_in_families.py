@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import re
 from pathlib import Path
 
 import pytest
@@ -90,10 +89,3 @@ def test_no_file_outside_the_families_asks_for_an_activation_by_name(file):
         )
         return
     assert not names, f"{file} decides by the name of an activation: let its row in families/ say what is particular"
-
-
-def test_an_activation_is_named_in_few_files():
-    """Mish stands for all: its family, the list of families, ``functional``, names of other libraries."""
-    paths = [path for folder in ("lit_gelu", "callbacks", "export") for path in (ROOT / folder).rglob("*.py")]
-    holding = {p.relative_to(ROOT).as_posix() for p in paths if re.search(r"(?<!hard_)mish", p.read_text())}
-    assert len(holding) <= 7, sorted(holding)

@@ -1,19 +1,16 @@
 """What notebooks and tracebacks show of results: safe tables, and one short line."""
 
 import dataclasses
-import importlib
-import pkgutil
 from html.parser import HTMLParser
 
 import pytest
 import torch
 from torch import nn
 
-import lit_gelu
 from lit_gelu import activations, surgery
 from lit_gelu.choose.statistics import MetricDifference
 from lit_gelu.curvature import SpectralDensity, TraceEstimate
-from lit_gelu.display import LONGEST_REPR, MOST_ROWS, Displayed, HtmlTable, ShownFigures
+from lit_gelu.display import LONGEST_REPR, MOST_ROWS, HtmlTable, ShownFigures
 from lit_gelu.export.parity.report import VS_FLOAT64, ParityReport, ParityRow
 from lit_gelu.tasks.noise_robustness import RobustnessCurves
 
@@ -105,13 +102,6 @@ def test_a_result_is_one_short_line_and_a_safe_table(results, name):
     assert not any("color:" in style.replace("rgba", "") for style in page.attributes["style"])  # it reads in the dark
 
 
-def test_what_a_person_asks_first_is_in_the_line(results):
-    assert "60 sites relu -> gelu(approximate='tanh')" in repr(results["swap"])
-    assert repr(results["site"]) == "ActivationSite('0.act', relu, module of ReLU, 1 call)"
-    assert "parity passed on CPUExecutionProvider" in repr(results["parity"])
-    assert repr(results["coverage"]) == "CoverageReport(60 sites: relu 60, 0 outside)"
-
-
 def test_the_parity_report_shows_its_table_and_what_was_found():
     failed = dataclasses.replace(parity_report(3), faults=("the labels <b>differ</b>",), census={"Gelu": 1})
     page = Page(dataclasses.replace(failed, optimized_census={"Gelu": 1})._repr_html_())
@@ -130,33 +120,6 @@ class TestHtmlTable:
         page = Page(HtmlTable(("n",), [(n,) for n in range(MOST_ROWS + 3)]).render())
         assert page.cells[-1] == "3 more rows are not shown."
         assert page.elements.count("td") == MOST_ROWS
-
-
-class TestDisplayed:
-    @dataclasses.dataclass(repr=False)
-    class Run(Displayed):
-        name: str
-        model: object = None
-        values: tuple = ()
-        hidden: int = dataclasses.field(default=3, repr=False)
-
-    def test_what_is_long_is_named_by_its_class(self):
-        assert (
-            repr(self.Run("a", many_sites(), tuple(range(100))))
-            == "Run(name='a', model=<Sequential>, values=<100 entries>)"
-        )
-
-    def test_every_class_that_is_displayed_has_the_short_repr(self):
-        for room in (lit_gelu.surgery, lit_gelu.curvature, lit_gelu.choose):
-            for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
-                importlib.import_module(module.name)
-        for cls in Displayed.__subclasses__():
-            assert cls.__repr__ is Displayed.__repr__, cls  # a dataclass needs repr=False
-
-
-def test_a_site_without_a_statistic_has_an_empty_place():
-    page = Page(ShownFigures({"a": {"mean": 1.0}, "": {"share_dead": 0.5}})._repr_html_())
-    assert page.cells == ["site", "mean", "share dead", "a", "1", "-", "(the model)", "-", "0.5"]
 
 
 def test_figures_in_a_file_are_plain_data(tmp_path):

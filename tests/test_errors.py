@@ -102,27 +102,6 @@ def test_whatever_is_shown_is_short(name):
     assert len(shown(LONG[name])) < 1000
 
 
-def test_short_values_are_shown_as_they_are_and_what_holds_itself_is_shown():
-    for value in ("gelu", 3, [1, 2], {"name": "gelu"}, None, "don't"):
-        assert shown(value) == repr(value)
-    value = []
-    value.append(value)
-    assert shown(value)
-
-
-def test_a_message_of_a_key_error_is_no_repr():
-    assert str(errors.UnknownActivationError("There is no 'x'.")) == "There is no 'x'."
-
-
-@pytest.mark.parametrize("name", ["text", "lists", "mapping"])
-def test_of_a_long_message_of_another_library_the_middle_is_left_out(name):
-    message = message_of(ValueError(f"Invalid version: {LONG[name]}, as the file says"))
-    assert len(message) < 2000
-    assert message.startswith("Invalid version: ")
-    assert message.endswith(", as the file says")
-    assert message_of(ValueError("no such file.")) == "no such file"
-
-
 @pytest.mark.parametrize("name", ["deep", "number"])
 def test_an_error_that_cannot_be_printed_has_its_class_as_message(name):
     deep = []

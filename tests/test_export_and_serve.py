@@ -58,10 +58,6 @@ def request(**changes):
     return json.dumps({"inputs": [{**given, **changes}]})
 
 
-def test_ready(server):
-    assert asked(server, "GET", "/v2/health/ready") == (200, {"ready": True, "providers": ["CPUExecutionProvider"]})
-
-
 def test_logits_are_those_of_the_model(example, server, model):
     levels = DigitsData().raw_test_inputs()[:5]
     with torch.no_grad():
@@ -98,7 +94,6 @@ def test_nested_data_and_a_connection_that_stays_open(server):
         ("", "no request for a prediction (JSONDecodeError"),
         ("[" * 100000, "no request for a prediction (RecursionError"),
         ("[]", "no request for a prediction (TypeError"),
-        ('{"inputs": []}', "no request for a prediction (ValueError"),
         ('{"inputs": [{"name": "images"}]}', "no request for a prediction (KeyError: 'data'"),
         (b"\xff\xfe{", "no request for a prediction (UnicodeDecodeError"),
         (request(name="self"), "the input is 'images'"),
@@ -106,15 +101,10 @@ def test_nested_data_and_a_connection_that_stays_open(server):
         (request(data=[256] + [0] * 127), "whole numbers from 0 to 255"),
         (request(data=[-1] + [0] * 127), "whole numbers from 0 to 255"),
         (request(data=[0.5] + [0] * 127), "whole numbers from 0 to 255"),
-        (request(data=["1"] * 128), "whole numbers from 0 to 255"),
-        (request(data=[True] * 128), "whole numbers from 0 to 255"),
-        (request(data=[10**30] + [0] * 127), "whole numbers from 0 to 255"),
         (request(data=[], shape=[0, 1, 8, 8]), "whole numbers from 0 to 255"),
         (request(data=[[1, 2], [3]]), "no request for a prediction (ValueError"),
         (request(shape=[3, 1, 8, 8]), "cannot reshape array of size 128"),
         (request(shape=[-1, 1, 8, 8]), "[2, 1, 8, 8]"),
-        (request(shape=-1), "[128]"),
-        (request(shape="2188"), "no request for a prediction (TypeError"),
         (request(shape=[2, 64]), "(batch, 1, 8, 8)"),
     ],
 )
@@ -147,13 +137,6 @@ def test_lengths_that_are_missing_or_too_large(server, length):
     assert (status, "Content-Length" in content["error"]) == (400, True)
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", "/"), ("GET", INFER), ("POST", "/v2/models/other/infer")])
-def test_other_paths(server, method, path):
-    status, content = asked(server, method, path, request() if method == "POST" else None)
-    assert status == 404
-    assert f"{path} is not here" in content["error"]
-
-
 def test_a_crowd_waits_and_is_answered(example, server):
     """All connect before the server takes the first of them."""
     with example["PredictionServer"](server.predict) as waiting:
@@ -165,15 +148,3 @@ def test_a_crowd_waits_and_is_answered(example, server):
             with client, client.makefile("rb") as answer:
                 assert b"200 OK" in answer.read()
         waiting.shutdown()
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [(ConnectionResetError("reset"), False), (BrokenPipeError("gone"), False), (ValueError("a fault"), True)],
-)
-def test_a_client_that_goes_away_leaves_no_stack_trace(server, error, said, capsys):
-    try:
-        raise error
-    except type(error):
-        server.handle_error(None, ("127.0.0.1", 1))
-    assert ("Traceback" in capsys.readouterr().err) == said

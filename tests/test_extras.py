@@ -12,7 +12,6 @@ from packaging.utils import canonicalize_name
 
 from lit_gelu.callbacks import LossCurvatureMonitor
 from lit_gelu.cli.main import main
-from lit_gelu.extras import need
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -60,10 +59,6 @@ def calls_of_need(tree):
 @pytest.fixture(scope="module")
 def trees():
     return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
-
-
-def test_a_library_that_is_there_is_returned():
-    assert need("json.decoder", extra="plots", what="Reading").__name__ == "json.decoder"
 
 
 def test_every_call_names_an_extra_that_brings_the_library(trees):

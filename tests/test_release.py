@@ -42,11 +42,6 @@ def locks():
     return script(".ci/make_locks.py")
 
 
-@pytest.fixture(scope="module")
-def readme():
-    return script("setup.py")
-
-
 def test_every_file_has_the_same_version(check):
     found = check.versions(ROOT)
     assert check.version_faults(found) == []
@@ -71,20 +66,6 @@ def test_every_source_belongs_to_a_package_or_is_declared_as_its_data():
                 assert any(fnmatchcase(relative[owner], pattern.replace("**/", "*")) for owner, pattern in patterns), (
                     f"[tool.setuptools.package-data] lacks {inside}"
                 )
-
-
-def test_the_readme_has_no_relative_link_then(readme, check):
-    pytest.importorskip("readme_renderer.markdown")
-    assert check.readme_faults(f"Metadata-Version: 2.4\n\n{readme.description()}") == []
-    assert check.readme_faults("Metadata-Version: 2.4\n\n[a](docs/a.md)") == [
-        "the readme has a relative link: docs/a.md"
-    ]
-
-
-def test_the_citation_is_valid():
-    citation = pytest.importorskip("cffconvert").Citation((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    citation.validate()
-    assert "lit-gelu developers" in citation.as_bibtex()
 
 
 @pytest.mark.parametrize("name", ["cpu", "gpu"])

@@ -255,7 +255,7 @@ class ActivationSwap(Callback):
         with run.parameters_tracked():
             self.report = plan.apply()
         sites = {row.name: (str(row.old), str(row.new)) for row in self.report.rows}
-        order = max((1 + record.order for record, _ in run.made()), default=0)
+        order = max((1 + record.order for record, _ in run.swaps_by_order()), default=0)
         self.record = SwapRecord(trainer.current_epoch, trainer.global_step, order, sites, logged_step(trainer))
         announce_swap(trainer, pl_module, self.report)
         rank_zero_info(self.record.line())

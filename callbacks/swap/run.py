@@ -124,10 +124,10 @@ class SwapRun:
         """Forget what a checkpoint said of the optimizers: it was of a run that did not come to its start."""
         self._groups_to_rebuild = None
 
-    def made(self) -> "list[tuple[SwapRecord, ActivationSwap]]":
+    def swaps_by_order(self) -> "list[tuple[SwapRecord, ActivationSwap]]":
         """Return the swaps that were made, in their order."""
-        made = [(swap.record, swap) for swap in self.swaps if swap.record is not None]
-        return sorted(made, key=lambda row: row[0].order)
+        pairs = [(swap.record, swap) for swap in self.swaps if swap.record is not None]
+        return sorted(pairs, key=lambda row: row[0].order)
 
     def connect_optimizers(self) -> None:
         """Take the optimizers that the strategy has set up, with the groups that the checkpoint was saved with."""
@@ -156,13 +156,13 @@ class SwapRun:
         changed = [swap for swap in self.swaps if swap.record != records.get(swap.state_key)]
         if not changed:
             return
-        for _, swap in reversed(self.made()):
+        for _, swap in reversed(self.swaps_by_order()):
             if swap.report is not None:
                 swap.report.undo()
             swap.report = None
         for swap in self.swaps:
             swap.record = records.get(swap.state_key)
-        for record, swap in self.made():
+        for record, swap in self.swaps_by_order():
             specs = {name: new for name, (_, new) in record.sites.items()}
             sample = as_batch(swap.input_sample, self.pl_module)
             swap.report = swap_recorded(self.pl_module, specs, swap.registry, sample)
@@ -181,7 +181,7 @@ class SwapRun:
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Add which swaps were made, which activations there are, and which parameters are in which group."""
         checkpoint[SWAPS_KEY] = [
-            {"state_key": swap.state_key, "record": record.to_dict()} for record, swap in self.made()
+            {"state_key": swap.state_key, "record": record.to_dict()} for record, swap in self.swaps_by_order()
         ]
         checkpoint.setdefault(ACTIVATIONS_KEY, self.activations())
         if self.groups is not None and self._changed and "optimizer_states" in checkpoint:

@@ -18,10 +18,11 @@ Mode = Literal["min", "max"]
 
 @dataclass
 class SwapSchedule:
-    """When a swap is due: at an epoch, after a number of optimizer steps, or when a metric says so."""
+    """When a swap is due: at an epoch, after a number of optimizer steps, or when a metric says so.
 
-    # A check of the metric improves if it is better than the best so far; NaN never is. It fires at the ``patience``-th
-    # check in a row that does not improve, as `EarlyStopping` stops.
+    A check of the metric improves if it is better than the best so far; NaN never counts as better. It fires at the
+    ``patience``-th check in a row that does not improve, as `EarlyStopping` stops.
+    """
 
     at_epoch: int | None = None
     at_step: int | None = None
@@ -113,9 +114,8 @@ class SwapSchedule:
 
     def warn_if_beyond_end(self, trainer: Trainer, pl_module: LightningModule, name: str) -> None:
         """Warn if the run ends before the swap."""
-        limited = trainer.max_epochs not in {None, -1}
         steps = steps_of_run(trainer) if pl_module.automatic_optimization else math.inf  # else a batch may take several
-        by_epoch = self.at_epoch is not None and limited and self.at_epoch >= (trainer.max_epochs or 0)
+        by_epoch = self.at_epoch is not None and 0 < (trainer.max_epochs or 0) <= self.at_epoch
         by_step = self.at_step is not None and self.at_step >= steps
         if (by_epoch or by_step) and not is_trial_run(trainer):
             end = f"{trainer.max_epochs} epochs" if by_epoch else f"{steps} steps"

@@ -14,12 +14,12 @@ import itertools
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir import convenience
 
-from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.naming.entry import ActivationEntry
@@ -49,7 +49,7 @@ _WITHIN = frozenset({
     *_ROOTS, "Erf", "Tanh", "Sigmoid", "Exp", "Softplus", "Clip", "Relu", "Min", "HardSigmoid", "Pow", "Greater",
     "Less", "Reciprocal", "Identity",
 })  # fmt: skip
-_TELLING = frozenset({"Erf", "Tanh", "Sigmoid", "Exp", "Softplus", "Clip", "Min", "HardSigmoid"})
+_NONLINEAR = frozenset({"Erf", "Tanh", "Sigmoid", "Exp", "Softplus", "Clip", "Min", "HardSigmoid"})
 _DEPTH = 12
 _LARGEST_CONE = 40
 _CONTRIB = {
@@ -57,9 +57,9 @@ _CONTRIB = {
     "FastGelu": ActivationSpec.of("gelu", approximate="tanh"),
     "Gelu": ActivationSpec("gelu"),
 }
-_QUICK = 1.702  # the factor of x that QuickGelu has by default
+_QUICK_ALPHA = 1.702  # the factor of x that QuickGelu has by default
 _PROBES = (1.25, 1.75)  # stand for unknown arguments where only a formula's shape is compared
-_WIDE = (None, ir.DataType.FLOAT, ir.DataType.DOUBLE)
+_FLOATS = (None, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _ROUNDINGS = {ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}  # two, of constants in 16 bit
 
 
@@ -74,7 +74,8 @@ class _Spelling:
     def of(self, arguments: Mapping[str, Argument]) -> Sum:
         """Return the formula with values of its unknown arguments; `NotAFormulaError` if it is none with these."""
         x = ir.Value(name="x")
-        builder = RecipeBuilder(x, arguments, lambda array, name: ir.Value(name=name, const_value=ir.tensor(array)))
+        values: Any = {**self.spelling.arguments, **arguments}  # text is in no formula
+        builder = RecipeBuilder(x, values, lambda array, name: ir.Value(name=name, const_value=ir.tensor(array)))
         return expand(builder.build(self.spelling.formula), x, _DEPTH)
 
     @cached_property
@@ -120,7 +121,7 @@ def _constants(formula: Sum) -> Iterator[np.ndarray]:
 
 
 def _written(value: np.ndarray) -> Argument:
-    """Return a constant as an argument; of numbers the shortest that float32 rounds to it: 1.3, not 1.2999999523."""
+    """Return a constant as an argument; of a number its shortest decimal in float32: 1.3, not 1.2999999523."""
     return value.astype(np.float32) if value.ndim else float(str(np.float32(value)))
 
 
@@ -155,12 +156,20 @@ _OWN_OPERATORS = _operators(list(ENTRIES))
 class _Recogniser:
     """Knows the spellings of this package's activations, and of those that a registry holds beside them."""
 
-    def __init__(self, registry: ActivationRegistry | None, *, sixteen_bit: bool = False) -> None:
+    def __init__(self, registry: ActivationRegistry, *, sixteen_bit: bool = False) -> None:
         self._registry = registry
-        self._dtypes = {*_WIDE, *(_ROUNDINGS if sixteen_bit else ())}
-        entries = [] if registry is None else registry.entries()
-        self._users = [entry for entry in entries if entry.onnx is not None and entry not in ENTRIES]
-        self._operators = {**_operators(self._users), **_OWN_OPERATORS}
+        self._dtypes = {*_FLOATS, *(_ROUNDINGS if sixteen_bit else ())}
+        users = [entry for entry in registry.entries() if entry.onnx is not None and entry not in ENTRIES]
+        self._operators = {**_operators(users), **_OWN_OPERATORS}
+        self._candidates = [*_OWN_SPELLINGS, *_spellings(users, {})]
+        for candidate in self._candidates:
+            try:
+                candidate.probe  # noqa: B018 - kept from now on
+            except NotAFormulaError:
+                raise ArgumentError(
+                    f"{candidate.name!r} was registered with the spelling {candidate.spelling.formula!r}, which cannot "
+                    f"be recognised. Accepted are formulas of {', '.join(sorted(_WITHIN))}."
+                ) from None
 
     def recognise(self, node: ir.Node) -> Recognised | None:
         """Return the activation that a node is the last of, and its input; ``None`` if it is none."""
@@ -196,7 +205,7 @@ class _Recogniser:
             return None
         rank = 0 if x.shape is None else len(x.shape)
         relative = _ROUNDINGS.get(x.dtype, RELATIVE) if x.dtype is not None else RELATIVE
-        for candidate in [*_OWN_SPELLINGS, *_spellings(self._users, {})]:
+        for candidate in self._candidates:
             arguments = candidate.arguments_in(formula, relative)
             if arguments is not None and all(np.ndim(value) <= rank for value in arguments.values()):
                 activation = bind_named(candidate.name, arguments, self._registry)
@@ -204,7 +213,7 @@ class _Recogniser:
                     return activation
         return None
 
-    def resembled(self, node: ir.Node) -> tuple[str, ir.Value] | None:
+    def resembling(self, node: ir.Node) -> tuple[str, ir.Value] | None:
         """Return the activation whose formula a node gives with other constants, and its input."""
         for x in _variables(node, self._dtypes):
             with contextlib.suppress(NotAFormulaError):
@@ -218,7 +227,7 @@ class _Recogniser:
     def _is_accepted(self, activation: BoundActivation) -> bool:
         """Return whether an activation takes the arguments that a graph has: swish of a negative beta is none."""
         try:
-            spec_text(activation, activations.registry if self._registry is None else self._registry)
+            spec_text(activation, self._registry)
         except (ArgumentError, SpecError):  # the second for NaN
             return False
         return True
@@ -268,7 +277,7 @@ class Recognition:
 
     @cached_property
     def nodes(self) -> list[ir.Node]:
-        """The nodes between input and output, the last one first; those of its constants too."""
+        """The nodes between input and output, the last one first; of a formula those of its constants too."""
         nodes: dict[int, ir.Node] = {}
         waiting = [self.node]
         while waiting:
@@ -283,26 +292,27 @@ class Recognition:
 
 
 def recognitions(model: ir.Model, registry: ActivationRegistry | None = None) -> list[Recognition]:
-    """Return what `recognise` does with each one's input, and formulas that differ in their constants alone."""
-    named = registry_or_default(registry)
+    """Return what `recognise` does, with inputs, and formulas that differ from a known one in their constants alone."""
+    registry = registry_or_default(registry)
     nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
     unread: set[int] = set()
     for node in reversed(nodes):
-        if not any(value.is_graph_output() for value in node.outputs):
-            unread |= {id(node)} if all(id(use.node) in unread for v in node.outputs for use in v.uses()) else set()
+        is_output = any(value.is_graph_output() for value in node.outputs)
+        if not is_output and all(id(use.node) in unread for value in node.outputs for use in value.uses()):
+            unread.add(id(node))
     nodes = [node for node in nodes if id(node) not in unread]
     entries = {
-        id(node): Recognition(node, spec_text(activation, named), x, activation.name)
+        id(node): Recognition(node, spec_text(activation, registry), x, activation.name)
         for node, activation, x in _matches(model, registry, sixteen_bit=True)
     }
     for node in nodes:
         with contextlib.suppress(LitGeluError):  # a registry without it, or a slope that it does not take
             if (spec := _contrib(node)) is not None and (x := node.inputs[0]) is not None:
-                entries[id(node)] = Recognition(node, str(named.resolve(spec)), x, spec.name)
+                entries[id(node)] = Recognition(node, str(registry.resolve(spec)), x, spec.name)
     inside = {id(node) for entry in entries.values() for node in entry.nodes if node.op_type != "Constant"}
     recogniser = _Recogniser(registry, sixteen_bit=True)
     for node in reversed(nodes):  # the whole of a formula before its parts
-        match = None if id(node) in inside else recogniser.resembled(node)
+        match = None if id(node) in inside else recogniser.resembling(node)
         if match is not None:
             entry = Recognition(node, None, match[1], match[0])
             within = {id(part) for part in entry.nodes if part.op_type != "Constant"}
@@ -319,16 +329,15 @@ def _contrib(node: ir.Node) -> ActivationSpec | None:
     if node.op_type != "QuickGelu":
         return _CONTRIB.get(node.op_type)
     factor = node.attributes.get("alpha")
-    alpha = _QUICK if factor is None else round(factor.as_float(), 6)  # float32 as text has no more digits
+    alpha = _QUICK_ALPHA if factor is None else float(str(np.float32(factor.as_float())))
     if alpha == 1.0:
         return ActivationSpec("silu")
-    return (
-        ActivationSpec.of("gelu", approximate="sigmoid") if alpha == _QUICK else ActivationSpec.of("swish", beta=alpha)
-    )
+    is_quick = alpha == _QUICK_ALPHA
+    return ActivationSpec.of("gelu", approximate="sigmoid") if is_quick else ActivationSpec.of("swish", beta=alpha)
 
 
 def _matches(
-    model: ir.Model, registry: ActivationRegistry | None, *, sixteen_bit: bool = False
+    model: ir.Model, registry: ActivationRegistry, *, sixteen_bit: bool = False
 ) -> Iterator[tuple[ir.Node, BoundActivation, ir.Value]]:
     """Yield the last node, the activation and its input of all that is recognised, the last one first."""
     recogniser = _Recogniser(registry, sixteen_bit=sixteen_bit)
@@ -344,14 +353,13 @@ def _matches(
             yield node, *match
 
 
-def mark_spellings(model: ir.Model, registry: ActivationRegistry | None = None) -> dict[str, BoundActivation]:
+def mark_spellings(model: ir.Model, registry: ActivationRegistry) -> dict[str, BoundActivation]:
     """Put a marker in the place of every activation that is not a module; return them by site, ``module:row``."""
     sites: dict[str, BoundActivation] = {}
     for node, activation, x in list(_matches(model, registry)):
         site = name = f"{calling_module(node)}:{activation.row}"
-        others = 1
-        values = activation.arguments.items()
-        while site in sites and not all(np.array_equal(sites[site].arguments[key], value) for key, value in values):
+        others, values = 1, activation.arguments.items()
+        while (there := sites.get(site)) and not all(np.array_equal(there.arguments.get(k, ""), v) for k, v in values):
             others += 1
             site = f"{name}#{others}"
         sites[site] = activation
@@ -390,7 +398,7 @@ def _variables(node: ir.Node, dtypes: Container[ir.DataType | None]) -> Iterator
     """Give the values that a formula may be one of: those of the node's shape that its cone reads, nearest first."""
     cone = _cone(node) if node.op_type in _ROOTS and node.domain in {"", "ai.onnx"} else []
     shape, seen = node.outputs[0].shape, set()
-    for inner in cone if any(inner.op_type in _TELLING for inner in cone) else ():
+    for inner in cone if any(inner.op_type in _NONLINEAR for inner in cone) else ():
         for value in inner.inputs:
             if value is None or id(value) in seen or constant_of(value) is not None:
                 continue

@@ -207,7 +207,7 @@ class ForeignActivations:
         ]
 
     def rows(self, setup: SessionSetup, tolerance: float) -> tuple[list[ParityRow], list[str]]:
-        """Run each distinct activation that is the module's alone, beside the module's."""
+        """Cut out each distinct activation that agrees with the module's, and compare it by itself."""
         rows: dict[object, ParityRow] = {}
         notes = []
         for pair in self.pairs:
@@ -227,12 +227,12 @@ class ForeignActivations:
         return list(rows.values()), notes
 
     def _same(self, pair: SitePair) -> bool:
-        """Return whether two specs are one function; what cannot be evaluated is by its name."""
+        """Return whether two specs are one function; what cannot be evaluated is compared by name."""
         if pair.there.spec is None or pair.spec == pair.there.spec:
             return pair.spec == pair.there.spec
-        with suppress(LitGeluError, RuntimeError), torch.no_grad():  # a slope a channel does not broadcast
-            functions = (self.registry.create(spec, trusted=False).double() for spec in (pair.spec, pair.there.spec))
-            ours, theirs = (function(_GRID.clone()) for function in functions)
+        with suppress(LitGeluError, RuntimeError), torch.no_grad():  # one slope for each channel does not broadcast
+            both = [self.registry.create(spec, trusted=False) for spec in (pair.spec, pair.there.spec)]
+            ours, theirs = (activation.double().eval()(_GRID.clone()) for activation in both)
             return torch.allclose(ours, theirs, rtol=0, atol=_SAME)
         return pair.spec.partition("(")[0] == pair.there.spec.partition("(")[0]
 
@@ -270,7 +270,7 @@ def called_sites(
 
 
 def scope_of(site: str, modules: Mapping[str, nn.Module]) -> str:
-    """Return the module that a site is: of a call, and of a function that a module holds, the module that makes it."""
+    """Return the module of a site: itself, or for a call, and a function that a module holds, the one that makes it."""
     name = site.partition(":")[0]
     return name if name in modules else name.rpartition(".")[0]
 

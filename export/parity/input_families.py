@@ -164,7 +164,7 @@ def data_batches(data: Any, model: nn.Module, call: Call) -> Iterator[Batch]:
 
 
 def list_or_loader(data: Any) -> Iterable[Any]:
-    """Return batches of what `data_batches` takes; ModelInputError if it holds none."""
+    """Return batches of what `data_batches` takes; ModelInputError if it is nothing of that."""
     loaders = loaders_in(data)
     if loaders and all(isinstance(loader, DataLoader) for loader in loaders):
         return itertools.chain.from_iterable(loaders) if len(loaders) > 1 else loaders[0]
@@ -175,11 +175,14 @@ def list_or_loader(data: Any) -> Iterable[Any]:
     if not is_data_module(data):
         raise ModelInputError(f"data={type(data).__name__}: give a tensor, a DataLoader or a LightningDataModule.")
     from lightning.pytorch import LightningDataModule
+    from lightning.pytorch.utilities.model_helpers import is_overridden
 
+    has_test_data = is_overridden("test_dataloader", data, LightningDataModule)
+    if not (has_test_data or is_overridden("val_dataloader", data, LightningDataModule)):
+        raise ModelInputError(f"{type(data).__name__} has neither test_dataloader nor val_dataloader. Define one.")
     data.prepare_data()
-    overridden = type(data).test_dataloader is not LightningDataModule.test_dataloader  # else there is no test data
-    data.setup("test" if overridden else "validate")
-    batches: Iterable[Any] = data.test_dataloader() if overridden else data.val_dataloader()
+    data.setup("test" if has_test_data else "validate")
+    batches: Iterable[Any] = data.test_dataloader() if has_test_data else data.val_dataloader()
     loaders = loaders_in(batches)
     if any(isinstance(loader, Tensor) or not isinstance(loader, Iterable) for loader in loaders):
         return batches  # a list of batches
@@ -197,8 +200,7 @@ def loaders_in(dataloaders: Any) -> list[Any]:
 
 def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
     if isinstance(batch, Mapping):
-        parameters = inspect.signature(model.forward).parameters
-        parts = [batch[name] for name in call.names if name in batch and name in parameters]
+        parts = [batch[name] for name in call.names if name in batch]
     else:
         parts = [batch] if isinstance(batch, Tensor) else list(batch) if isinstance(batch, Iterable) else []
         if len(parts) >= len(call.names):  # in the order of forward, which need not be the file's

@@ -378,8 +378,8 @@ def _worst_input(
     """Return the input with the largest error in units of what its recipe's rounding allows, as a row has it."""
     finite = np.isfinite(y) & np.isfinite(exact)
     points, y, exact, baseline = points[finite], y[finite], exact[finite], baseline[finite]
-    own = np.where(np.isfinite(baseline), np.abs(baseline - exact), 0.0)
-    limits = FACTOR * np.maximum(rounding[0] * spacing(exact, dtype) + rounding[1], own)
+    baseline_error = np.where(np.isfinite(baseline), np.abs(baseline - exact), 0.0)
+    limits = FACTOR * np.maximum(rounding[0] * spacing(exact, dtype) + rounding[1], baseline_error)
     errors = np.abs(y - exact)
     i = int(np.argmax(errors / limits))
     scale = float(abs(exact[i]))

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from lit_gelu.display import Displayed
 from lit_gelu.export.copying import relative_difference, without_callers_autocast
-from lit_gelu.export.inputs import named_outputs, probabilities_first
+from lit_gelu.export.inputs import as_array, named_outputs, probabilities_first
 from lit_gelu.export.runtime.model_file import Port, bind_names, random_inputs
 from lit_gelu.export.runtime.predictor import OnnxPredictor
 from lit_gelu.export.runtime.session import Provider
@@ -275,7 +275,7 @@ def _timed_cuda(call: Callable[[], Any]) -> float:
 
 
 def relative_error(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> float:
-    """Return the largest error, each output's as a share of its largest reference value; infinite for a lost value."""
+    """Return the largest error, each output's as a share of its largest reference value; infinite for another shape."""
     if len(outputs) != len(reference):
         return float("inf")
     largest = 0.0
@@ -289,4 +289,4 @@ def relative_error(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray
 
 def arrays_of(outputs: Any) -> list[np.ndarray]:
     """Return a tensor, or several in a sequence or mapping, as arrays in float64."""
-    return [output.detach().double().cpu().numpy() for _, output in named_outputs(outputs)]
+    return [as_array(output).astype(np.float64) for _, output in named_outputs(outputs)]

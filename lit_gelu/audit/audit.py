@@ -12,10 +12,13 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.audit.artefacts import Activation, Artefact, open_artefact
 from lit_gelu.audit.cost import Cost, Exchange, told_by_outputs
 from lit_gelu.audit.identify import Identification, identify
-from lit_gelu.audit.pairing import Pair, paired
 from lit_gelu.audit.report import AuditReport, AuditRow
+from lit_gelu.display import count_of
 from lit_gelu.errors import AuditError, LitGeluError
 from lit_gelu.export.inputs import Call, as_array, named_outputs
+from lit_gelu.export.parity.foreign import module_of
+
+Pair = tuple[Activation, Activation]
 
 _GRID = torch.linspace(-12, 12, 2401, dtype=torch.float64)
 _SAME = 1e-6  # up to which two activations are one function there
@@ -76,7 +79,7 @@ def audit(
     exchange = None if first.call is None else Exchange(first, data, registry)
     identities = _Identities(registry)
     if second.activations or second.run is None:
-        rows = [_row(group, identities, registry) for group in _by_site(paired(first, second))]
+        rows = [_row(group, identities, registry) for group in _by_site(_paired(first, second))]
     elif exchange is None:
         raise AuditError(
             f"{second.label} does not show its activations, and {first.label} was not run, so that outputs cannot be "
@@ -134,6 +137,38 @@ class _Identities:
             return str(error)
 
 
+def _paired(reference: Artefact, candidate: Artefact) -> list[Pair]:
+    """Return the activations of two artefacts in pairs, call by call: by the names of modules, else by order."""
+    first, second = reference.activations, candidate.activations
+    pairs = _paired_by_name(first, second)
+    if pairs is None and len(first) == len(second):
+        pairs = list(zip(first, second, strict=True))
+    if pairs is None:
+        raise AuditError(
+            f"The activations of {reference.label} and {candidate.label} cannot be matched: the one calls "
+            f"{_listed(first)}, the other {_listed(second)}. Give the parts of both that belong together."
+        )
+    return pairs
+
+
+def _paired_by_name(first: Sequence[Activation], second: Sequence[Activation]) -> list[Pair] | None:
+    """Pair by the modules' names, of which one artefact's may have more in front; ``None`` if they do not tell."""
+    modules = [each.scope for each in first]
+    groups: dict[str, list[Activation]] = {}
+    for each in second:
+        groups.setdefault(module_of(each.scope, modules), []).append(each)
+    if any(modules.count(name) != len(group) for name, group in groups.items()) or groups.keys() != {*modules}:
+        return None
+    waiting = {name: iter(group) for name, group in groups.items()}
+    return [(each, next(waiting[name])) for each, name in zip(first, modules, strict=True)]
+
+
+def _listed(activations: Sequence[Activation]) -> str:
+    names = [each.spec or each.implemented for each in activations]
+    counted = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
+    return f"{count_of(len(names), 'activation')} ({counted})" if names else "none that is known"
+
+
 def _by_site(pairs: Sequence[Pair]) -> list[list[Pair]]:
     groups: dict[tuple[str, str, str | None], list[Pair]] = {}
     for mine, other in pairs:
@@ -174,9 +209,7 @@ def _row(group: Sequence[Pair], identities: _Identities, registry: ActivationReg
 
 
 def _name(identity: Identification | str, activation: Activation) -> str:
-    if isinstance(identity, str):
-        return activation.spec or ""
-    return identity.spec or ""
+    return (activation if isinstance(identity, str) else identity).spec or ""
 
 
 def _agree(here: Identification, there: Identification) -> bool | None:

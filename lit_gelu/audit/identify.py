@@ -166,8 +166,10 @@ def identify(
     outputs = box(wide)
     # What a deviation explains is left out, and only then a fit is tried: NaN or saturation is no parameter's work.
     deviating = _deviations(box, rows[0], wide, outputs, structure)
-    explained = torch.isin(x, wide[_any(deviating, wide)])
-    if bool(explained.any()) and _part_of(core, ~explained) >= _LEFT:
+    masks = torch.stack([torch.zeros_like(wide, dtype=torch.bool), *(deviation.mask for deviation in deviating)])
+    explained = torch.isin(x, wide[masks.any(0)])
+    widths = torch.gradient(core)[0]  # half the numbers of 16 bits are smaller than 1
+    if bool(explained.any()) and widths[~explained].sum() >= _LEFT * widths.sum():
         x, y = x[~explained], y[~explained]
         structure = replace(structure, inputs={note: seen[~explained] for note, seen in structure.inputs.items()})
         rows = _ranked(_without_doubles([_row(formula, x, y, structure) for formula in candidates], core))
@@ -179,7 +181,8 @@ def identify(
     best = rows[0]
     deviating = _deviations(box, best, wide, outputs, structure)
     usual = (wide.abs() <= CORE) & (wide.abs() >= SMALL)
-    equal = [row for row in rows[1:] if _equal(row, best, core, structure.format)]
+    numbers = {id(row): structure.format.rounded(row.formula(core)).nan_to_num() for row in rows}
+    equal = [row for row in rows[1:] if torch.equal(numbers[id(row)], numbers[id(best)])]
     rows = [row for row in rows if row not in equal]
     undecided = [row for row in rows[1:] if _is_tied(row, best) and not _preference(best, row, y, structure.format)[1]]
     return Identification(
@@ -288,24 +291,6 @@ def _is_within(row: _Row, y: Tensor, form: NumberFormat) -> bool:
 
 def _deviations(box: BlackBox, row: _Row, x: Tensor, y: Tensor, structure: Structure) -> list[Deviation]:
     return list(deviations(box.format, x, y, row.formula(x), is_table=structure.is_table))
-
-
-def _part_of(x: Tensor, mask: Tensor) -> float:
-    """Return the share of an interval around the inputs of a mask: half the numbers of 16 bits are smaller than 1."""
-    widths = torch.gradient(x)[0]
-    return float(widths[mask].sum() / widths.sum())
-
-
-def _any(deviating: Sequence[Deviation], x: Tensor) -> Tensor:
-    mask = torch.zeros_like(x, dtype=torch.bool)
-    for deviation in deviating:
-        mask |= deviation.mask
-    return mask
-
-
-def _equal(first: _Row, second: _Row, x: Tensor, form: NumberFormat) -> bool:
-    """Return whether two formulas are the same numbers in a format."""
-    return torch.equal(*(form.rounded(row.formula(x)).nan_to_num() for row in (first, second)))
 
 
 def _is_tied(row: _Row, best: _Row) -> bool:

@@ -42,7 +42,8 @@ def structure_of(box: BlackBox, x: Tensor, y: Tensor) -> Structure:
             break
         rounds_inputs = _rounds_inputs(box, coarse, x)
         rounds_outputs = _equal(coarse.rounded(y), y)
-        if rounds_inputs and not _is_dull(coarse, x, y):
+        # With fewer values, as a sign has, the rounding of inputs does not show.
+        if rounds_inputs and len(distinct(y[coarse.rounded(x) != x])) >= _FEWEST_STEPS:
             outputs = "and so are outputs" if rounds_outputs else "outputs are not"
             note = f"inputs are rounded to {coarse.name}, {outputs}: a table of it, or arithmetic in it"
             return Structure(coarse if rounds_outputs else box.format, {note: coarse.rounded(x)})
@@ -99,9 +100,3 @@ def _rounds_inputs(box: BlackBox, coarse: FloatFormat, x: Tensor) -> bool:
 
 def _equal(first: Tensor, second: Tensor) -> bool:
     return torch.equal(first.nan_to_num(), second.nan_to_num())
-
-
-def _is_dull(coarse: FloatFormat, x: Tensor, y: Tensor) -> bool:
-    """Return whether a function has too few values for its inputs' rounding to show, as a sign has."""
-    moved = coarse.rounded(x) != x
-    return len(distinct(y[moved])) < _FEWEST_STEPS

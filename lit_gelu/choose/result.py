@@ -106,8 +106,8 @@ class ActivationChoice(Displayed):
             return not candidate.is_whole(self.metric), self.metric.badness(self.median(candidate))
 
         self.candidates = sorted(self.candidates, key=rank)
-        whole = [candidate for candidate in self.candidates if candidate.is_whole(self.metric)]
-        values = {one.label: one.values(self.metric) for one in whole}
+        complete = [candidate for candidate in self.candidates if candidate.is_whole(self.metric)]
+        values = {one.label: one.values(self.metric) for one in complete}
         self.differences = all_differences(values, TESTS[self.test][1])
 
     def median(self, candidate: CandidateReport) -> float:

@@ -52,17 +52,18 @@ def parity(
         markdown: where to write the report as Markdown
         html: where to write the report as a page
     """
-    from lit_gelu.cli.input_sample import input_sample
+    from lit_gelu.cli.input_sample import evaluation_data, input_sample
     from lit_gelu.cli.loading import load_optional_data
     from lit_gelu.cli.pretrained import exported_model
-    from lit_gelu.export import OnnxPredictor, check_parity
+    from lit_gelu.export import check_parity
+    from lit_gelu.export.metadata import recorded_metadata
 
-    module = load_optional_data(data, data_root)
-    net = exported_model(ckpt, model, input_shape, task, timm, swap, module)
-    runtimes = list(providers) or None
-    takes_raw = bool(OnnxPredictor(file, runtimes).metadata.get("lit_gelu.preprocessing"))
-    # Raw pixels are what the batches of a data module are not.
-    sample = input_sample(input_shape, net, None if takes_raw else module)
-    report = check_parity(net, file, module, sample, tolerance=tolerance, providers=runtimes, strict=False)
+    data_module = load_optional_data(data, data_root)
+    net = exported_model(ckpt, model, input_shape, task, timm, swap, data_module)
+    about = recorded_metadata(file)
+    # A data module's batches are preprocessed already: they are no sample of a file that takes raw pixels.
+    sample = input_sample(input_shape, net, None if about is not None and about.preprocessing else data_module)
+    tests, runtimes = evaluation_data(data_module), list(providers) or None
+    report = check_parity(net, file, tests, sample, tolerance=tolerance, providers=runtimes, strict=False)
     present(report, json=json, markdown=markdown, html=html)
     return 0 if report.passed else 1

@@ -52,6 +52,8 @@ def exported_model(
     """Return the model that a file was exported from: of a folder, or of a checkpoint."""
     if timm is not None or Path(ckpt).is_dir():
         return opened(ckpt, task, timm, swaps).model
+    if task is not None or swaps:
+        raise ArgumentError(f"--task and --swap are for folders and --timm, and {ckpt} is none. Leave them out.")
     return load_checkpoint(ckpt, model, sample_for(input_shape, data))
 
 

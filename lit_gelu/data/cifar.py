@@ -180,7 +180,7 @@ class CIFAR10Data(CIFARData):
 
     A batch is ``(images, labels)``: images ``[batch, 3, 32, 32]``, ``torch.float32``; labels ``[batch]``,
     ``torch.int64``, 0 to 9. As Hendrycks and Gimpel's code has it (arXiv 1606.08415, section 3.5; after arXiv
-    1602.07868): ``(pixel - 127.5) / 128``, then ZCA whitening (epsilon 1e-5, in the code only (D10)) fitted to the
+    1602.07868): ``(pixel - 127.5) / 128``, then ZCA whitening (epsilon 1e-5, in the code only) fitted to the
     training images; no augmentation; batches of 100, 500 steps an epoch. The paper chooses the learning rate on 5,000
     held-out images (``validation=5000``; which ones it does not say, here fixed random ones), then trains on all.
 
@@ -271,10 +271,10 @@ class CIFAR100Data(CIFARData):
     section 3.5; their code, which is Loshchilov and Hutter's, arXiv 1608.03983):
 
     - An epoch is the 50,000 training images and their mirrored copies, in batches of 128: 781 steps. The paper's "50
-      epochs" are 50 x 100,000 samples in its code, 39,050 steps (D13).
+      epochs" are 50 x 100,000 samples in its code, 39,050 steps.
     - In training each image is padded with 4 zeros on every side, after the mean is subtracted, and cropped at random.
       Zagoruyko and Komodakis (arXiv 1605.07146), whose net it is, reflect the image at its edges, mirror at random, and
-      divide by each channel's standard deviation (D17).
+      divide by each channel's standard deviation.
     - No images are held out: the paper looks at the test set after every epoch, here in batches of 500.
 
     Args:

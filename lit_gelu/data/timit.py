@@ -29,7 +29,7 @@ class TIMITData(InMemoryDataModule):
     authors' extractor was not published, ours follows HTK. A frame has the phone at its centre, folded from 61 to 39 as
     by Lee and Hon (1989), with the glottal stop ``q``, which they leave out, as silence. Each feature is normalised by
     its mean and deviation over the training frames. (The paper's code counts the zeros that pad its sentences, and
-    takes the mean away from validation and test features twice (D6).)
+    takes the mean away from validation and test features twice.)
 
     The property `split` and the logged hyper-parameters say which corpus was found. ``"core test"``: the full corpus
     (LDC93S1, to be bought), 3,696 training, 1,152 validation and 192 core test sentences. ``"sample"``: NLTK's 16

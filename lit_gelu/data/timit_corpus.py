@@ -203,7 +203,7 @@ def split_sentences(sentences: Iterable[Sentence]) -> Split:
     """Split sentences by their speakers."""
     # The full corpus as in the GELU paper (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 3.4, and their code):
     # the 3,696 sentences of the 462 training speakers; the 192 of the 24 core test speakers; and as validation the
-    # other 1,152 of the 168 test speakers. (The paper speaks of 680 speakers; TIMIT has 630 (D7).) The sample as in
+    # other 1,152 of the 168 test speakers. (The paper speaks of 680 speakers; TIMIT has 630.) The sample as in
     # `_SAMPLE_SPEAKERS`: 96, 16 and 16 sentences.
     sets: dict[str, list[Sentence]] = {"train": [], "val": [], "test": []}
     kind = "core test"

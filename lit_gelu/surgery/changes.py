@@ -176,8 +176,8 @@ def _rewritten(cls: type, name: str, edits: Sequence[Edit]) -> Callable[..., Any
         if ast.unparse(node) != place.text:
             raise SwapError(f"{cls.__qualname__}.{name} has been changed: {place.text!r} is not where it was")
         begin, stop = ((line + first, column) for line, column in place.argument)
-        whole = (begin, stop) if edit.name is None else source.span_of(node)
-        replacements.append((whole, (begin, stop), f"self.{edit.child}"))
+        span = (begin, stop) if edit.name is None else source.span_of(node)
+        replacements.append((span, (begin, stop), f"self.{edit.child}"))
     changed = source.with_calls_replaced(code, replacements)
     cells = dict(zip(code.co_freevars, chain[-1].__closure__ or (), strict=True))
     new = _like(chain[-1], changed, tuple(cells[variable] for variable in changed.co_freevars))

@@ -150,10 +150,10 @@ class FunctionTable:
     def find(self, function: Any) -> KnownFunction | None:
         """Return what is known of a function, ``None`` if an object is no activation."""
         try:
-            known = self._functions.get(function)
+            match = self._functions.get(function)
         except TypeError:  # it has no hash
             return None
-        return None if known is None or known.facts.halves else known  # no other could stand for GLU
+        return None if match is None or match.facts.halves else match  # no other could stand for GLU
 
     def find_held(self, value: Any) -> tuple[KnownFunction, dict[str, Any]] | None:
         """Return what is known of an attribute's value, a function or a partial, and the arguments bound to it."""

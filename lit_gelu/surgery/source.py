@@ -123,8 +123,8 @@ def _edited(text: str, replacements: Sequence[tuple[Span, Span, str]]) -> str:
         return starts[position[0] - 1] + position[1]
 
     cuts: list[tuple[int, int, bytes]] = []
-    for whole, argument, callee in replacements:
-        (begin, end), (first, last) = map(offset, whole), map(offset, argument)
+    for span, argument, callee in replacements:
+        (begin, end), (first, last) = map(offset, span), map(offset, argument)
         cuts.append((begin, first, f"{callee}(".encode()))
         cuts.append((last, end, b""))
     for begin, end, new in sorted(cuts, key=lambda cut: (cut[0], cut[1]), reverse=True):

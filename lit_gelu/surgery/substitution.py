@@ -120,11 +120,11 @@ def fit_into(model: nn.Module, row: Substitution) -> None:
         return
     places = site.names if site.kind == "module" else (row.place,)
     old = list(before.parameters()) if site.kind == "module" else []
-    beside = [weight for place in places for weight in weights_beside(model, place)]
-    reference = next((p for p in (*old, *beside) if p.is_floating_point()), next(iter((*old, *beside)), None))
+    neighbours = [weight for place in places for weight in weights_beside(model, place)]
+    reference = next((p for p in (*old, *neighbours) if p.is_floating_point()), next(iter((*old, *neighbours)), None))
     if reference is not None:
         new.to(device=reference.device, dtype=reference.dtype if reference.is_floating_point() else None)
-    weights = old or [weight for weight in beside if _is_matrix(weight)]
+    weights = old or [weight for weight in neighbours if _is_matrix(weight)]
     if weights and not any(weight.requires_grad for weight in weights):
         new.requires_grad_(False)
 

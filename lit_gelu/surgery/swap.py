@@ -188,8 +188,8 @@ class SwapPlan(Displayed):
     def apply(self) -> SwapReport:
         """Change the model, and return the report; if any step fails, what was changed is put back."""
         changes = changes_for(self.model, list(self.placements))
-        with in_effect(changes) as made:
-            made.pop_all()
+        with in_effect(changes) as stack:
+            stack.pop_all()
         return SwapReport(self.rows, self.skipped, self.notes, partial(revert_all, changes))
 
     def _summary(self) -> str:

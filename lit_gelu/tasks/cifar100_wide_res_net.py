@@ -27,7 +27,7 @@ class PaperBlock(nn.Module):
     """Shortcut plus conv, activation, dropout, conv, activation, batch normalisation; nothing follows the sum."""
 
     # Of Hendrycks and Gimpel's CIFAR-100 net ("Conv-Act-Conv-Act-BN", arXiv 1606.08415, section 3.5). The paper omits
-    # that the convolutions have biases and where the dropout is (D15): both are as in its code.
+    # that the convolutions have biases and where the dropout is: both are as in its code.
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class PaperBlock(nn.Module):
 
 
 def init_wide_res_net_(net: nn.Module) -> None:
-    """Draw the weights as Hendrycks and Gimpel's code does, in place; whatever the activation is (D18)."""
+    """Draw the weights as Hendrycks and Gimpel's code does, in place; whatever the activation is."""
     # 3x3 convolutions: normal with variance 2 / fan-in (He et al. 2015); 1x1 convolutions: uniform with variance
     # 2 / (fan-in + fan-out) (Glorot and Bengio 2010); linear: normal with variance 1 / fan-in. Biases 0.
     for name, layer in net.named_modules():
@@ -86,18 +86,18 @@ class CIFAR100WideResNet(ClassificationTask):
     normalisation again; three stages of 64, 128 and 256 channels with six blocks each (`PaperBlock`); batch
     normalisation, activation, mean over all places, linear layer. Batch normalisation has epsilon 1e-4 and
     momentum .1. 3x3 convolutions and the linear layer are drawn after He et al., with the gains sqrt(2) and 1, whatever
-    the activation is (D18); 1x1 convolutions after Glorot and Bengio; biases are 0. GELU in its tanh form.
+    the activation is; 1x1 convolutions after Glorot and Bengio; biases are 0. GELU in its tanh form.
 
     Training, in batches of 128: gradient descent with Nesterov momentum .9 in Lasagne's form. Step :math:`k` has the
     learning rate :math:`.05 (1 + \cos(\pi k / 39062.5))`: one half cosine over 50 epochs of 100,000 samples, see
-    `lit_gelu.data.CIFAR100Data` (D13). The code adds :math:`5 \cdot 10^{-4} \sum w^2` to the loss, so its gradient is
+    `lit_gelu.data.CIFAR100Data`. The code adds :math:`5 \cdot 10^{-4} \sum w^2` to the loss, so its gradient is
     :math:`10^{-3} w`, which is ``weight_decay`` in torch's sense: twice the decay of Zagoruyko and Komodakis, whose net
-    it is; the paper is silent (D14). It covers the weights of convolutions and of the linear layer and the scales
+    it is; the paper is silent. It covers the weights of convolutions and of the linear layer and the scales
     (gamma) of batch normalisation, neither biases, nor shifts, nor parameters of activations.
 
     The paper's test errors, medians of three: GELU 20.74 %, ReLU 21.77 %, ELU 22.98 %. It compares with Zagoruyko and
     Komodakis's 22.89 %, which is of their own recipe: another block, 200 epochs, the learning rate in steps, decay
-    5e-4, no dropout. Loshchilov and Hutter's also differs: plain momentum, no dropout, learning rate .05 (D16).
+    5e-4, no dropout. Loshchilov and Hutter's also differs: plain momentum, no dropout, learning rate .05.
 
     ``train_loss`` is what the paper's figure shows: the loss with dropout on, plus the penalty of weight decay, well
     above ``val_loss`` and ``test_loss``, which are the cross-entropy alone.

@@ -1,7 +1,7 @@
 """`CIFAR10ConvNet`: the GELU paper's convolutional net for CIFAR-10 (section 3.5 and its Table 1)."""
 
 from collections import OrderedDict
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
@@ -72,13 +72,13 @@ class CIFAR10ConvNet(ClassificationTask):
       pool, dropout .5; a 3x3 convolution without padding (8x8 to 6x6) and two 1x1 convolutions, 192 channels each; each
       convolution without bias, followed by batch normalisation (epsilon 1e-4, momentum .1) and the activation;
     - the mean over the 6x6 places, a linear layer without bias to ten logits, and batch normalisation of the logits,
-      which is in the code only (D9);
-    - all weights Glorot uniform: neither the unit-norm rows of the paper's MNIST nets (D12), nor the epsilon 1e-6 and
-      the normal weights of Salimans and Kingma's code (D11);
+      which is in the code only;
+    - all weights Glorot uniform: neither the unit-norm rows of the paper's MNIST nets, nor the epsilon 1e-6 and
+      the normal weights of Salimans and Kingma's code;
     - mean cross-entropy without weight decay, no augmentation; 200 epochs in batches of 100; GELU in its tanh form;
     - Adam with epsilon inside the root (`AdamEpsilonInsideRoot`) and beta1 .9, from half of the epochs on .5; the
       learning rate is constant in the first half, then falls linearly, epoch by epoch, to a hundredth in the last. The
-      paper says "linearly decays to zero"; batch size, beta1 and epsilon are in the code only (D10).
+      paper says "linearly decays to zero"; batch size, beta1 and epsilon are in the code only.
 
     The paper's test errors after the last epoch, medians of three: GELU 7.89 %, ReLU 8.16 %, ELU 8.41 %.
 
@@ -103,8 +103,6 @@ class CIFAR10ConvNet(ClassificationTask):
         >>> CIFAR10ConvNet(activation="gelu_tanh")(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 10])
     """
-
-    logs_noise_free_training_loss: ClassVar[bool] = False
 
     def __init__(
         self,

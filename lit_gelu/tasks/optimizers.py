@@ -51,7 +51,7 @@ class AdamEpsilonInsideRoot(_ForeachOptimizer):
     steps shrink with them, and `torch.optim.Adam` would make steps of the full learning rate; with ``eps=1e-4`` that
     comes near to this one. The bias of m is corrected by the beta1 of the present step, also where a schedule has
     changed it. Source: Hendrycks and Gimpel's code for arXiv 1606.08415, section 3.5, which took it from that of
-    Salimans and Kingma 2016, arXiv 1602.07868; the papers do not say so (D10).
+    Salimans and Kingma 2016, arXiv 1602.07868; the papers do not say so.
 
     Args:
         params: Parameters, or groups of them, as for every optimizer of torch.

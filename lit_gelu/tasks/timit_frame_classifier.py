@@ -23,8 +23,8 @@ class TIMITFrameClassifier(ClassificationTask):
     `lit_gelu.data.TIMITData`.
 
     The paper says 39 outputs; its code's softmax has 2048, of which 39 ever get a label, because its last matrix is
-    never used (D5): ``outputs=2048``, 21,569,536 parameters. Its figures are means of the batches' means, although
-    batches have different numbers of frames; ours are means over all frames (D8).
+    never used: ``outputs=2048``, 21,569,536 parameters. Its figures are means of the batches' means, although
+    batches have different numbers of frames; ours are means over all frames.
 
     Args:
         activation: Any form that `lit_gelu.activations.create` takes; each layer has an instance of its own.

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.audit import audit
-from lit_gelu.errors import AuditError
+from lit_gelu.errors import AuditError, ModelFileError
 from lit_gelu.testing import assert_same_activations
 
 EXACT, TANH, QUICK = "gelu", "gelu(approximate='tanh')", "gelu(approximate='sigmoid')"
@@ -252,7 +252,7 @@ def test_a_folder_of_open_clip_computes_what_its_flag_says(cls, layers, quick_ge
     assert [row.site for row in rows if not row.agrees] == [f"{name}.resblocks.0.mlp.gelu" for name in names]
     text["hf_model_name"] = "roberta-base"  # whose configuration the Hub has
     hub.save_config_for_hf(model, tmp_path / "open_clip_config.json", configuration)
-    with pytest.raises(AuditError, match="text model"):
+    with pytest.raises(ModelFileError, match="text model"):
         audit(tmp_path, model, input_sample=sample)
 
 

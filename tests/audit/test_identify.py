@@ -52,18 +52,6 @@ def test_every_row_is_named_from_its_module(spec, dtype):
     assert spec in names(identify(module, dtype))
 
 
-@pytest.mark.parametrize("dtype", WIDE_FIRST)
-@pytest.mark.parametrize("spec", ROWS)
-def test_every_row_is_named_from_arrays(spec, dtype):
-    module = activations.create(spec).eval().double()
-
-    def formula(x):
-        with torch.no_grad():
-            return module(torch.from_numpy(x)).numpy()
-
-    assert spec in names(identify(ports.in_float64(formula), dtype))
-
-
 @pytest.mark.parametrize("dtype", WIDE_FIRST[:2])
 @pytest.mark.parametrize("spec", ROWS)
 def test_every_row_is_named_from_onnxruntime(spec, dtype, tmp_path):
@@ -148,13 +136,6 @@ def test_a_mean_of_two_forms_is_not_decided(dtype):
 # What public issues report, replayed on functions.
 
 
-@pytest.mark.parametrize(("asked", "computed"), [(TANH, F.gelu), (TANH, F.silu), (GELU, QUICK), ("silu", tanh_gelu)])
-def test_the_activation_that_ran_instead_of_another_is_named(asked, computed):
-    function = activations.create(computed) if isinstance(computed, str) else computed
-    for dtype in DTYPES:
-        assert asked not in identify(function, dtype).specs
-
-
 def noted(identification, word):
     return any(word in note for note in identification.notes)
 
@@ -219,23 +200,6 @@ def test_nan_from_10_5_on_is_noted_beside_the_tanh_form(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("spec", ["mish", "softplus"])
-def test_a_collapse_to_0_above_10_4_is_noted(spec, dtype):
-    module = activations.create(spec)
-    identification = identify(lambda x: torch.where(x > 10.4, 0.0, module(x)), dtype)
-    assert spec in names(identification)
-    assert noted(identification, "saturates at 0 above 10.4")
-    assert identification.first_difference[1] == 0
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_saturation_at_4_is_noted(dtype):
-    identification = identify(lambda x: tanh_gelu(x).clamp(max=4.0), dtype)
-    assert names(identification) == (TANH,)
-    assert noted(identification, "saturates at 4 above 4")
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_saturated_before_two_rows_part_is_not_decided(dtype):
     assert {"relu", "relu6"} <= set(identify(lambda x: x.clamp(0, 5), dtype).specs)
     assert identify(lambda x: x.clamp(0, 6), dtype).spec == "relu6"
@@ -246,14 +210,6 @@ def test_a_value_at_0_is_noted(dtype):
     identification = identify(lambda x: torch.where(x == 0, -1e-4, F.gelu(x)), dtype)
     assert GELU in names(identification)
     assert noted(identification, "0 becomes -0.0001")
-
-
-def test_a_table_off_by_a_fortieth_is_not_named():
-    identification = identify(lambda x: torch.where(x == 0, -1e-4, F.gelu(x) + 2.4e-2 * torch.sin(3 * x)))
-    assert identification.spec is None
-    assert identification.candidates[0].spec == GELU
-    assert identification.candidates[0].absolute == pytest.approx(2.4e-2, rel=0.01)
-    assert identification.first_difference == (0.0, pytest.approx(-1e-4), 0.0)
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "float64"])
@@ -306,11 +262,6 @@ def test_a_short_root_of_a_half_is_a_gelu_of_nearly_standard_deviation_1():
     assert float(activations.create(identification.spec).sigma) == pytest.approx(0.5**0.5 / 0.7071, abs=3e-6)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_slope_of_a_thousandth_is_not_relu(dtype):
-    assert "relu" not in identify(lambda x: F.leaky_relu(x, 1e-3), dtype).specs
-
-
 @pytest.mark.parametrize("dtype", WIDE_FIRST)
 def test_a_fit_does_not_imitate_a_jump(dtype):
     for place in (0.01, 1.0):
@@ -342,12 +293,6 @@ def test_an_int8_table_that_is_always_exact_is_told_from_the_tanh_form_where_int
     assert GELU in names(identification)
 
 
-def test_an_int8_table_that_rounds_down_is_named():
-    for spec in (QUICK, "silu"):
-        port = ports.quantized(ports.FORMULAS[spec], 0.05, 0, 0.05, 0, rounding=np.floor)
-        assert spec in identify(port, QuantizedDtype(0.05)).specs
-
-
 def test_uint8_is_named():
     def port(q):
         return (F.silu((q.double() - 120) * 0.05) / 0.04 + 10).round().clamp(0, 255).to(torch.uint8)
@@ -362,28 +307,19 @@ def test_uint8_is_named():
     "function",
     [
         lambda x: x.softmax(0),
-        lambda x: x / x.norm(),
-        lambda x: x.cumsum(0),
-        lambda x: x.sort().values,
         lambda x: x[:3],
-        lambda x: x.sum(),
-        lambda x: x[None],
         lambda x: F.gelu(x) + 1e-3 * torch.randn_like(x),
-        lambda x: F.dropout(x, 0.5),
         lambda x: F.linear(x, torch.ones(3, 7)),
         lambda x: F.gelu(x.double()) if x.dtype is torch.float64 else 1 / 0,
         lambda x: x.int(),
         lambda x: None,
-        lambda x: "gelu",
         lambda x: x + 1j,
-        lambda x: x > 0,
         torch.zeros_like,
         lambda x: x * torch.nan,
         lambda: None,
     ],
     ids=[
-        *("softmax", "norm", "cumsum", "sort", "part", "sum", "dimension", "noise", "dropout", "linear", "raises"),
-        *("integers", "none", "text", "complex", "bool", "zeros", "nan", "no-argument"),
+        *("softmax", "part", "noise", "linear", "raises", "integers", "none", "complex", "zeros", "nan", "no-argument"),
     ],
 )
 def test_what_is_no_activation_is_refused(function):
@@ -414,9 +350,3 @@ def test_only_activations_of_the_registry_are_tried():
     registry = activations.ActivationRegistry()
     registry.register("serf")(lambda x: x * torch.erf(F.softplus(x)))
     assert identify(ports.UNREGISTERED["serf"], registry=registry).spec == "serf"
-
-
-def test_the_text_of_a_result_names_the_activation_first_and_the_difference_last():
-    first, *_, last = str(identify(lambda x: tanh_gelu(x).clamp(max=4.0))).splitlines()
-    assert first == TANH
-    assert "4.00" in last

@@ -22,23 +22,17 @@ def measured(monkeypatch, tmp_path, *arguments):
 
 
 @pytest.mark.full
-def test_the_block(monkeypatch, tmp_path, capsys):
+def test_the_block(monkeypatch, tmp_path):
     measurements = measured(monkeypatch, tmp_path, "--only", "block")
     assert [(found["net"], found["form"], found["batch_size"]) for found in measurements] == [
         ("block", "exact", 4),
         ("block", "tanh", 4),
     ]
-    lines = capsys.readouterr().out.splitlines()
     for found in measurements:
         variants = [row["variant"] for row in found["rows"]]
-        assert variants == [
-            "torch eager",
-            "onnxruntime strict",
-            "onnxruntime fast",
-        ]
+        assert variants == ["torch eager", "onnxruntime strict", "onnxruntime fast"]
         assert all(row["error"] < 1e-5 and row["alone"] > 0 and row["in_a_row"] > 0 for row in found["rows"])
         assert found["rows"][0]["alone_ratio"] == found["rows"][0]["in_a_row_ratio"] == 1.0  # the only PyTorch
-        assert all(any(variant in line and found["form"] in line for line in lines) for variant in variants)
 
 
 def test_forms_are_the_functions_that_they_are_called(monkeypatch, tmp_path):

@@ -2,20 +2,18 @@
 
 import pytest
 import torch
-from callback_helpers import FEATURES, SmallNet, loader, quiet_trainer
+from callback_helpers import SmallNet, loader, quiet_trainer
 from compiled_activations import compiled  # noqa: F401 - a fixture
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
 from lit_gelu import kernels, surgery
-from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks import (
     ActivationCurvatureMonitor,
     ActivationSwap,
     FusedActivations,
     LossCurvatureMonitor,
-    OnnxExport,
 )
 from lit_gelu.tasks import MNISTClassifier
 
@@ -168,18 +166,6 @@ def test_monitors_say_the_same(tmp_path):
     assert not {title for title in differing if not title.endswith(("/seconds", "/cost_in_training_batches"))}
 
 
-def test_the_exported_file_is_the_same(tmp_path):
-    class Net(GeluNet):
-        def __init__(self):
-            super().__init__()
-            self.example_input_array = torch.zeros(2, FEATURES)
-
-    for name, callbacks in (("plain", []), ("fused", [FusedActivations()])):
-        exporting = OnnxExport(path=str(tmp_path / f"{name}.onnx"), check=False)
-        run(tmp_path / name, *callbacks, exporting, net=Net)
-    assert (tmp_path / "plain.onnx").read_bytes() == (tmp_path / "fused.onnx").read_bytes()
-
-
 @pytest.mark.usefixtures("compiled")
 def test_compiled_code_computes_while_the_trainer_runs(tmp_path):
     swap = ActivationSwap({"net.5": "silu"}, at_step=4)
@@ -187,15 +173,3 @@ def test_compiled_code_computes_while_the_trainer_runs(tmp_path):
     assert kernels._passes.cache_info().currsize == 2  # of GELU and of SiLU
     plain, _ = run(tmp_path / "plain", ActivationSwap({"net.5": "silu"}, at_step=4), precision="bf16-true")
     torch.testing.assert_close(torch.tensor(model.losses), torch.tensor(plain.losses), rtol=0.02, atol=0)
-
-
-def test_activations_are_looked_up_in_the_registry_given_or_the_module_s(tmp_path, monkeypatch):
-    asked, own, given = [], ActivationRegistry(), ActivationRegistry()
-    monkeypatch.setattr(kernels, "fuse", lambda _, registry: asked.append(registry))
-    model = GeluNet()
-    for registry, wanted in ((None, None), (given, given)):
-        FusedActivations(registry).setup(quiet_trainer(tmp_path), model, "fit")
-        assert asked.pop() is wanted
-    model.registry = own
-    FusedActivations().setup(quiet_trainer(tmp_path), model, "fit")
-    assert asked.pop() is own

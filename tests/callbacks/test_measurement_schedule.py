@@ -1,7 +1,5 @@
 """At which steps a monitor measures."""
 
-from typing import ClassVar
-
 import pytest
 from callback_helpers import SmallNet, collected_warnings, loader, quiet_trainer
 from lightning.pytorch import Callback
@@ -15,7 +13,7 @@ class Measure(Callback):
 
     def __init__(self, **arguments):
         self.schedule = MeasurementSchedule(**arguments)
-        self.steps, self.batches, self.intervals = [], [], []
+        self.steps, self.batches = [], []
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
         self.due = self.schedule.is_due(trainer)
@@ -24,13 +22,7 @@ class Measure(Callback):
         if self.due:
             self.steps.append(trainer.fit_loop.epoch_loop._batches_that_stepped)
             self.batches.append((trainer.current_epoch, batch_idx))
-            self.intervals.append(self.schedule.record(trainer))
-
-    def state_dict(self):
-        return self.schedule.state_dict()
-
-    def load_state_dict(self, state_dict):
-        self.schedule.load_state_dict(state_dict)
+            self.schedule.record(trainer)
 
 
 def measured(folder, measure, *callbacks, data=None, **options):
@@ -38,22 +30,6 @@ def measured(folder, measure, *callbacks, data=None, **options):
         SmallNet(), loader() if data is None else data
     )
     return measure.steps
-
-
-def test_steps_are_those_of_lightnings_logging_gate(tmp_path):
-    class Gate(Callback):
-        steps: ClassVar[list[int]] = []
-
-        def on_train_batch_end(self, trainer, *arguments):
-            if trainer._logger_connector.should_update_logs:
-                Gate.steps.append(trainer.fit_loop.epoch_loop._batches_that_stepped)
-
-    measure = Measure(every_n_steps=3)
-    trainer = quiet_trainer(tmp_path, measure, Gate(), log_every_n_steps=3, max_epochs=3)
-    trainer.fit(SmallNet(), loader())
-    assert measure.steps == Gate.steps == [2, 5, 8, 11]
-    assert measure.intervals == [3, 3, 3, 3]
-    assert measure.schedule.events == 4
 
 
 def test_chosen_steps(tmp_path):

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from callback_helpers import SmallNet, loader, quiet_trainer
+from callback_helpers import SmallNet, collected_warnings, loader, quiet_trainer
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
+from torch.utils.data import DataLoader, IterableDataset
 
 from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap
 from lit_gelu.callbacks.trainer import log_figures, log_texts
@@ -32,3 +33,15 @@ def test_mlflow_takes_the_names_of_numbered_calls(tmp_path, monkeypatch):
     assert data.params == {"activation_swap/step_1/act_1": "relu -> silu"}
     assert data.metrics == {"curvature/act_1/mean": 0.5}
     assert trainer.loggers[1].experiment.metrics == [{"curvature/act#1/mean": 0.5, "step": 1}]
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from torch.randn(8, 6)
+
+
+def test_a_run_of_a_stream_has_no_known_end(tmp_path):
+    trainer = quiet_trainer(tmp_path, ActivationSwap({"activation:relu": "gelu"}, at_step=3), max_epochs=1)
+    with collected_warnings("this run ends") as messages:
+        trainer.fit(SmallNet(), DataLoader(Stream(), batch_size=4, collate_fn=lambda rows: next(iter(loader()))))
+    assert messages == []

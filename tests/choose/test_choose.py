@@ -316,9 +316,7 @@ def test_finished_runs_are_kept_and_others_made(tmp_path, caplog):
     ("build", "options", "data", "swap"),
     [
         (ConvNet, {"max_epochs": 2}, Stripes(), False),
-        (ConvNet, {"max_epochs": 1}, Stripes(noise=0.5), False),
         (ConvNet, {"max_epochs": 1}, OrdinaryStripes(), False),
-        (partial(ConvNet, width=3), {"max_epochs": 1}, Stripes(), False),
         (ConvNet, {"max_epochs": 1}, Stripes(), True),
     ],
 )

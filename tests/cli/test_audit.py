@@ -3,9 +3,7 @@
 import json
 
 import pytest
-import torch
 from cli_helpers import save_untrained
-from torch import nn
 
 from lit_gelu.cli.main import main
 from lit_gelu.export import export_onnx
@@ -46,11 +44,3 @@ def test_a_function_is_named_by_its_module(capsys):
     assert main(["audit", "gelu", "torch.nn:GELU"]) == 0
     assert main(["audit", "gelu", "torch.nn.functional:no_such_function"]) == 2
     assert "no_such_function" in capsys.readouterr().err
-
-
-def test_a_plain_export_is_audited_beside_the_checkpoint(folder, tmp_path):
-    model = save_untrained(tmp_path / "last.ckpt", activation="gelu", hidden_layers=1)
-    path = tmp_path / "plain.onnx"
-    torch.onnx.export(nn.Sequential(model).eval(), (model.example_input_array,), path, dynamo=True, verbose=False)
-    assert main(["audit", str(tmp_path / "last.ckpt"), str(path)]) == 0
-    assert main(["audit", str(folder / "last.ckpt"), str(path)]) == 1

@@ -9,9 +9,8 @@ from torch import nn, randn, zeros
 from torch.utils.data import TensorDataset
 
 from lit_gelu.cli import commands
-from lit_gelu.cli.commands import import_modules, parser_of, run_command
+from lit_gelu.cli.commands import run_command
 from lit_gelu.cli.input_sample import evaluation_data, inputs_of_data
-from lit_gelu.errors import ArgumentError
 
 CALLS = []
 
@@ -86,18 +85,6 @@ def test_a_mistake_is_said_in_the_commands_name_without_usage(words, capsys):
     assert error.startswith("lit-gelu command: ")
     assert error.endswith("See lit-gelu command --help.\n")
     assert not CALLS
-
-
-def test_help_is_the_docstring():
-    text = parser_of("command").format_help()
-    for part in ("Do something.", "  lit-gelu command a.ckpt\n", "how many", "default: 3", "--no-check", "{one,two}"):
-        assert part in text
-
-
-@pytest.mark.parametrize("name", ["nowhere_at_all", "a.py", "json.deeper_down"])
-def test_a_module_that_is_not_there(name):
-    with pytest.raises(ArgumentError):
-        import_modules([name])
 
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory")

@@ -61,6 +61,7 @@ def test_a_breach_is_exit_code_1(files, capsys):
         "net.onnx --ckpt none.ckpt",
         "net.onnx --ckpt last.ckpt --data DigitData",
         "net.onnx --ckpt last.ckpt --providers GPU",
+        "net.onnx --ckpt last.ckpt --swap activation:gelu=silu",
         "net.onnx --ckpt lit_gelu.tasks.MNISTClassifier",
         "net.onnx",
     ],

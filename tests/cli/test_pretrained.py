@@ -138,3 +138,11 @@ def test_a_folder_is_audited_without_a_sample(tmp_path):
     torch.manual_seed(0)
     FOLDERS["vit"][0](tmp_path / "vit")
     assert audit(tmp_path / "vit", tmp_path / "vit").passed
+
+
+def test_parts_of_a_folder_that_are_its_own_code_or_pickled_are_refused(tmp_path):
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    for kind, reason in (("evil.Module", "evil"), ("sentence_transformers.models.Dense", "pickled")):
+        (tmp_path / "modules.json").write_text(json.dumps([{"type": kind, "path": ""}]))
+        with pytest.raises(ModelFileError, match=reason):
+            open_pretrained(tmp_path)

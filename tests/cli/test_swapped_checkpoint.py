@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from cli_helpers import FAST, forget_seeds
-from lightning.pytorch import Trainer
+from small_task import quiet_trainer
 from torch.nn import functional
 
 from lit_gelu.callbacks import ActivationSwap
@@ -89,10 +89,7 @@ def trained(module, swaps, **options):
     """Train for an epoch with a swap at its first step, and save swapped.ckpt."""
     torch.manual_seed(0)
     callbacks = [ActivationSwap(swaps, at_step=1, **options)] if swaps else []
-    trainer = Trainer(
-        max_epochs=1, accelerator="cpu", enable_progress_bar=False, enable_model_summary=False, logger=False,
-        enable_checkpointing=False, callbacks=callbacks,
-    )  # fmt: skip
+    trainer = quiet_trainer(max_epochs=1, callbacks=callbacks)
     net = module.SwappedNet()
     trainer.fit(net, module.SwappedData())
     trainer.save_checkpoint("swapped.ckpt")

@@ -79,22 +79,6 @@ def test_counts_are_those_of_a_look_back_over_all_events():
             assert window.shares().tolist() == pytest.approx(expected, nan_ok=True)
 
 
-def test_state_goes_on_in_mid_window():
-    rng = np.random.default_rng(1)
-    masks = torch.tensor(rng.random((20, 6)) < 0.3)
-    whole, first = DeadUnitWindow(4, [6]), DeadUnitWindow(4, [6])
-    for mask in masks[:3]:
-        whole.update(mask)
-        first.update(mask)
-    second = DeadUnitWindow(4, [6])
-    second.load_state_dict(first.state_dict())
-    for mask in masks[3:]:
-        whole.update(mask)
-        second.update(mask)
-        assert torch.equal(whole.shares(), second.shares())
-        assert whole.is_full == second.is_full
-
-
 def test_refuses_no_window():
     with pytest.raises(ArgumentError):
         DeadUnitWindow(0, [1])

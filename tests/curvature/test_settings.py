@@ -3,8 +3,7 @@
 import pytest
 
 from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
-from lit_gelu.curvature.activation_measurement import ActivationSettings
-from lit_gelu.curvature.settings import LossSettings, ProductBudget
+from lit_gelu.curvature.settings import ProductBudget
 from lit_gelu.errors import ArgumentError
 
 
@@ -34,12 +33,3 @@ from lit_gelu.errors import ArgumentError
 def test_what_is_not_accepted_is_refused_when_a_monitor_is_made(monitor, options):
     with pytest.raises(ArgumentError):
         monitor(**options)
-
-
-def test_a_monitor_keeps_what_it_was_given():
-    monitor = ActivationCurvatureMonitor(include="net.*", sample_rows=5, seed=3, gaussian=False)
-    assert monitor.settings == ActivationSettings(include=("net.*",), sample_rows=5, seed=3, gaussian=False)
-    budget = ProductBudget(warm_steps=3)
-    monitor = LossCurvatureMonitor("trace", budget=budget)
-    assert monitor.settings == LossSettings(quantities=("trace",), budget=budget)
-    assert LossCurvatureMonitor().settings == LossSettings()

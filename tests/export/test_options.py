@@ -79,6 +79,8 @@ def test_the_file_keeps_all_of_them(tmp_path):
         {"dtype": 16},
         {"policy": "lenient"},
         {"opset": "twenty"},
+        {"opset": 17},
+        {"opset": 24},
         {"opset": True},
         {"softmax": "no"},
         {"softmax": 1},

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from lit_gelu.export import ModelFileError, ModelInputError, OnnxPredictor, ProviderError, export_onnx
 from lit_gelu.export.runtime import CPU, CUDA, default_providers
 from lit_gelu.export.runtime.cuda import TensorRunner, as_tensor_on
+from lit_gelu.export.runtime.model_file import Port
 
 SAMPLE = torch.zeros(2, 6)
 NUMBERS = {
@@ -292,3 +293,9 @@ def test_onnxruntime_onnx_and_numpy_are_enough_to_run_a_file(path, tmp_path):
     np.testing.assert_allclose(found["y"], net("gelu")(x).detach(), atol=1e-6)
     assert found["metadata"] == {entry.key: entry.value for entry in onnx.load(path).metadata_props}
     assert found["placement"].startswith(CPU)
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("bfloat16", "float64"), ("float", "float64"), ("float16", "float32")])
+def test_an_array_of_another_dtype_fits_no_input(kind, dtype):
+    port = Port("x", f"tensor({kind})", ("batch", 2))
+    assert not port.fits(np.zeros((3, 2), dtype))

@@ -12,7 +12,6 @@ from export_cases import gelu_net
 from lit_gelu.errors import ModelInputError
 from lit_gelu.export import OnnxPredictor, export_onnx
 from lit_gelu.export.runtime import CPU
-from lit_gelu.export.runtime import bench as bench_module
 from lit_gelu.export.runtime.bench import bench, interleaved, relative_error, resized
 from lit_gelu.export.runtime.model_file import Port
 
@@ -33,26 +32,6 @@ def test_every_call_has_its_turn_in_every_round_in_shuffled_order():
     rounds = [order[i : i + 3] for i in range(6, len(order), 3)]  # after the warm-up
     assert all(sorted(names) == ["a", "b", "c"] for names in rounds)
     assert len({tuple(names) for names in rounds}) > 3
-
-
-class Clock:
-    """Stands still but in `work`, which takes two seconds."""
-
-    now = 100.0
-
-    def perf_counter(self):
-        return self.now
-
-    def work(self):
-        self.now += 2.0
-
-
-@pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 4), (19.0, 10), (1e9, 50)])
-def test_it_ends_by_time_but_not_before_the_least_number_of_rounds_nor_after_the_most(monkeypatch, seconds, rounds):
-    clock = Clock()
-    monkeypatch.setattr(bench_module, "time", clock)
-    samples = interleaved({"works": clock.work}, DEVICE, seconds=seconds, rounds=(4, 50), warm_up=0)
-    assert samples == {"works": [2.0] * rounds}
 
 
 def test_a_file_beside_pytorch(path, monkeypatch):

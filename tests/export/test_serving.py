@@ -139,7 +139,10 @@ def test_what_is_there_stays(path, tmp_path):
     before = {file: (tmp_path / file).read_bytes() for file in files(tmp_path)}
     with pytest.raises(ArgumentError):
         written(path, tmp_path)
-    assert any("config.pbtxt" in note for note in written(path, tmp_path, version=2).notes)
+    (tmp_path / "net" / "labels.txt").write_text("others\n")
+    before["net/labels.txt"] = b"others\n"
+    notes = written(path, tmp_path, version=2).notes
+    assert all(any(name in note for note in notes) for name in ("config.pbtxt", "labels.txt"))
     assert {file: (tmp_path / file).read_bytes() for file in before} == before
     assert files(tmp_path) == sorted([*before, "net/2/model.onnx"])
     assert parsed(written(path, tmp_path, overwrite=True).config).name == "net"

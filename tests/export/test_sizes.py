@@ -7,9 +7,8 @@ from export_zoo import Tokens
 from torch import nn
 from torch.export import Dim
 
-from lit_gelu.errors import ArgumentError, LitGeluError, ModelInputError
+from lit_gelu.errors import ArgumentError, ModelInputError
 from lit_gelu.export import ExportError, OnnxPredictor, check_parity, export_onnx
-from lit_gelu.export.input_kinds import at_least_two
 from lit_gelu.export.inputs import open_sizes, take_apart
 
 
@@ -77,9 +76,6 @@ def test_a_sample_of_one_place_leaves_the_length_open(tmp_path):
     sample = {name: tensor[:1, :1] for name, tensor in SAMPLE.items()}
     export_onnx(Tokens(), path, sample, dynamic_shapes=BOTH)
     torch.testing.assert_close(OnnxPredictor(path)(IDS, torch.ones_like(IDS)), Tokens()(**SAMPLE).detach())
-    call = take_apart(Tokens(), sample)
-    sizes = open_sizes(BOTH, call, [])
-    assert [list(t.shape) for t in at_least_two(call, sizes).tensors] == [[1, 2], [1, 2]]
 
 
 def test_image_sizes_and_names_of_torchs_hints(tmp_path):
@@ -217,8 +213,7 @@ def test_what_does_not_fit_is_refused_before_the_model_runs(tmp_path, given, mon
 def test_a_size_that_the_model_fixes_or_ties_is_refused(tmp_path, model, sample, given, capfd):
     path = tmp_path / "net.onnx"
     path.write_bytes(b"what was there")
-    with pytest.raises(ExportError) as caught:
+    with pytest.raises(ExportError):
         export_onnx(model, path, sample, dynamic_shapes=given)
-    assert isinstance(caught.value, LitGeluError)
     assert path.read_bytes() == b"what was there"
     assert capfd.readouterr() == ("", "")

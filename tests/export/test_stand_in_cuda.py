@@ -51,11 +51,6 @@ def bert():
     return LastState(library.BertModel(library.BertConfig(vocab_size=20, **size)))
 
 
-def convnext():
-    sizes = {"depths": (1, 1, 1, 1), "dims": (8, 8, 8, 8), "num_classes": 3}
-    return importlib.import_module("timm").create_model("convnext_atto", pretrained=False, **sizes)
-
-
 IDS = torch.randint(20, (2, 8))
 LENGTH = {"input_ids": {1: "sequence"}, "attention_mask": {1: "sequence"}}
 # By name: the net, a sample, its open sizes beside the batch; how many nodes are left on the CPU.
@@ -68,7 +63,6 @@ FULL = {
     "encoder, any length": (encoder, torch.zeros(2, 5, 8), {"src": {1: "sequence"}}, None),
     "ViT, any image": (VisionTransformer, torch.zeros(2, 3, 16, 8), {"x": {2: "height", 3: "width"}}, None),
     "BERT": (bert, {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}, LENGTH, None),
-    "ConvNeXt": (convnext, torch.zeros(2, 3, 32, 32), (), []),
 }
 
 

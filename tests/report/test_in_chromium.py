@@ -1,4 +1,4 @@
-"""A page of a real run, and one of hostile names, opened in Chromium: nothing is asked of the net, nothing runs."""
+"""The page of a real run with a hostile title, opened in Chromium: nothing is asked of the net, nothing runs."""
 
 import pytest
 import web_pages
@@ -6,7 +6,6 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from small_task import SmallData, quiet_trainer
 
 from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, LossCurvatureMonitor, OnnxExport, RunReport
-from lit_gelu.report import LoggedCurve, ReportedRun, RunFinding, page
 from lit_gelu.tasks import MNISTClassifier
 
 pytestmark = pytest.mark.full
@@ -58,30 +57,15 @@ def real(tmp_path_factory):
     return folder / "report.html"
 
 
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory):
-    """A page whose every text is hostile."""
-    path = tmp_path_factory.mktemp("hostile") / "report.html"
-    curves = tuple(LoggedCurve(name, (1, 2), (0.5, float("nan"))) for name in (BAD, f"curvature/{BAD}/share_dead"))
-    findings = (RunFinding("alarm", BAD, BAD, BAD, BAD, {BAD: 1.0}, BAD),)
-    run = ReportedRun(
-        title=BAD, source=BAD, made=BAD, failure=BAD, curves=curves, findings=findings, missing=(BAD,) * 9
-    )
-    path.write_text(page(run), encoding="utf-8")
-    return path
-
-
-@pytest.mark.parametrize("name", ["real", "hostile"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_wide_and_on_a_phone(name, scheme, browser, request):
-    path = request.getfixturevalue(name)
+def test_wide_and_on_a_phone(scheme, browser, real):
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
     for width in (1100, 360):
         size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         browser.get_log("browser")
-        browser.get(path.as_uri())
+        browser.get(real.as_uri())
         assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
         assert browser.title != "run"
         assert browser.execute_script(ASKED) == []

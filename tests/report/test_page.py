@@ -2,10 +2,8 @@
 
 import math
 
-import pytest
-
 from lit_gelu.report import ExportedFile, LoggedCurve, ReportedRun, RunFinding, SwapChange, SwapEvent, page
-from lit_gelu.report.page import BOTTOM, LEFT, RIGHT, TOP, Axis, line_chart
+from lit_gelu.report.page import BOTTOM, LEFT, RIGHT, TOP, line_chart
 
 BAD = "</script><img src=x onerror='a'>\"&\x00\u202e\ud800" + "long" * 1000
 
@@ -44,23 +42,3 @@ def test_a_long_curve_is_thinned_out_with_its_first_and_last_point():
     ((run,),) = [line["runs"] for line in line_chart([curve], [])["lines"]]
     assert len(run) == 1000
     assert (run[0][0], run[-1][0]) == (LEFT, RIGHT)
-
-
-@pytest.mark.parametrize(
-    ("values", "logarithmic"),
-    [
-        ((1.0, 99.0), False),
-        ((1.0, 100.0), True),
-        ((-1.0, 1e9), False),
-        ((0.0, 1e9), False),
-        ((3.0, 3.0), False),
-        ((math.nan,), False),
-    ],
-)
-def test_an_axis_holds_its_values(values, logarithmic):
-    axis = Axis.of(values, 0.0, 100.0)
-    assert axis.logarithmic == logarithmic
-    assert all(0 <= axis.place(value) <= 100 for value in values if math.isfinite(value))
-    ticks = axis.ticks()
-    assert 1 <= len(ticks) <= 12
-    assert all(-0.1 <= place <= 100.1 for place, _ in ticks)

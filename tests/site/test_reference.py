@@ -1,4 +1,4 @@
-"""Every public room has a page in the reference, and every name that it exports stands there; names become links."""
+"""Every public room has a page in the reference, and every name that it exports stands there."""
 
 import importlib
 import shutil
@@ -7,7 +7,6 @@ import tomllib
 import pytest
 from website import reference
 from website.places import ROOT
-from website.public_names import with_links
 
 NOT_FOR_IMPORT = {"lit_gelu.cli"}  # the command; its help and docs/command_line.md say what it does
 
@@ -40,10 +39,3 @@ def test_every_exported_name_of_a_room_is_on_its_page(package):
     assert "::: lit_gelu.surgery.swap.swap\n" in page  # the function, and not the module of its name
     assert page.index("## Functions") < page.index("## Classes") < page.index("## Errors and warnings")
     assert page.index("## Errors and warnings") < page.index("::: lit_gelu.surgery.SwapError")
-
-
-def test_names_become_links_in_prose_alone():
-    find = {"a.Swap": "a.Swap", "Swap": "a.Swap"}.get
-    text = "# `Swap`\n`Swap` and `Swap()`, ``Swap``, `b`\n    `Swap`\n```\n`Swap`\n```"
-    wanted = "# `Swap`\n[`Swap`][a.Swap] and [`Swap()`][a.Swap], ``Swap``, `b`\n    `Swap`\n```\n`Swap`\n```"
-    assert with_links(text, find) == wanted

@@ -47,6 +47,7 @@ def test_the_new_activation_is_computed_and_undo_is_exact(cls, training):
     assert torch.equal(model(SAMPLE), model.expected(SAMPLE, lambda x: F.softplus(x, beta=2)))
     assert all(module.training == training for module in model.modules())
     assert not any(site.kind == "call" for site in surgery.find_sites(model, SAMPLE))
+    assert surgery.coverage(model, SAMPLE).counts().keys() == {"softplus(beta=2.0)"}
     report.undo()
     assert state_of(model) == before
     assert torch.equal(model(SAMPLE), output)

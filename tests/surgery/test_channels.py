@@ -151,19 +151,6 @@ def test_the_spec_holds_the_number_and_a_checkpoint_loads_with_weights_only():
         assert torch.equal(twin(x), model(x))
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        *({"channels": 4}, {"channels": "infer"}, {"channels": 0, "learnable": True}),
-        *({"channels": "all", "learnable": True}, {"beta": (1.0, 2.0), "channels": 3}),
-        *({"beta": (1.0, 2.0), "channels": "infer"}, {"beta": (1.0, -2.0)}, {"beta": ()}),
-    ],
-)
-def test_arguments_that_are_refused(arguments):
-    with pytest.raises(ActivationArgumentError):
-        activations.create("swish", **arguments)
-
-
 def test_a_model_that_has_not_seen_a_batch():
     model = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.ReLU())
     surgery.swap(model, {nn.ReLU: "gelu"})

@@ -45,12 +45,6 @@ class HookBound(Net):
         return self.linear(x)
 
 
-def with_partial():
-    model = Net()
-    model.forward = functools.partial(Net.forward, model)
-    return model
-
-
 def with_method():
     model = Net()
     model.forward = types.MethodType(Net.forward, model)
@@ -100,7 +94,7 @@ def test_a_bound_method_follows_the_class(build):
     assert torch.equal(model(X), before)
 
 
-@pytest.mark.parametrize("build", [with_partial, as_accelerate, HookBound, with_hook, HeldForward])
+@pytest.mark.parametrize("build", [as_accelerate, HookBound, with_hook, HeldForward])
 @pytest.mark.parametrize("training", [False, True])
 def test_what_would_change_nothing_is_refused_and_nothing_is_changed(build, training):
     model = build().train(training)

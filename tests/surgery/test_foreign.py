@@ -48,8 +48,3 @@ def test_they_are_sites_and_are_swapped():
     ]
     surgery.swap(model, {"activation:gelu": "relu", "activation:prelu": "silu", "2": "mish"})
     assert [type(module) for module in model] == [nn.ReLU, nn.SiLU, nn.Mish]
-
-
-def test_a_registry_without_the_activation_does_not_know_it():
-    empty = activations.ActivationRegistry(())
-    assert surgery.find_sites(nn.Sequential(timm_activations.GELU()), registry=empty) == []

@@ -73,14 +73,6 @@ def test_source_that_is_not_what_runs_or_not_there_is_not_rewritten(tmp_path):
         assert torch.equal(model(SAMPLE), F.gelu(SAMPLE))
 
 
-def test_torchscript_compiles_the_rewritten_source():
-    model = nets.Function()
-    surgery.swap(model, {"*": "silu"}, SAMPLE)
-    with pytest.warns((FutureWarning, DeprecationWarning), match="deprecated"):  # torch 2.11 warns by the latter
-        scripted = torch.jit.script(model)
-    torch.testing.assert_close(scripted(SAMPLE), model(SAMPLE))
-
-
 def test_a_pickle_is_refused_where_the_source_is_another():
     model = nets.Function()
     surgery.swap(model, {"*": "silu"}, SAMPLE)
@@ -107,17 +99,3 @@ def test_a_swap_before_parametrize_lasts_and_one_behind_it_is_refused(how):
         surgery.swap(how(Layer(4, 4)), {"*:gelu": "silu"}, SAMPLE)
     parametrize.remove_parametrizations(model, "weight")
     torch.testing.assert_close(model(SAMPLE), expected)
-
-
-@pytest.mark.full
-def test_the_compiler_of_torch_s_own_takes_it():
-    """The other tests stop before code is generated."""
-    torch._dynamo.reset()
-    model = nn.Sequential(nets.Function(), nn.ReLU())
-    compiled = torch.compile(model)
-    before = compiled(SAMPLE)
-    report = surgery.swap(compiled, {"*": "softplus"}, SAMPLE)
-    torch.testing.assert_close(compiled(SAMPLE), model(SAMPLE))
-    assert not torch.allclose(compiled(SAMPLE), before)
-    report.undo()
-    torch.testing.assert_close(compiled(SAMPLE), before)

@@ -7,26 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 import unusual_nets as nets
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from lit_gelu import surgery
 from lit_gelu.surgery.activation_record import record_activations
-from lit_gelu.surgery.sites import absolute_name, relative_name
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
-PATHS = st.lists(st.sampled_from(["a", "b", "ab", "0", "1", "10"]), max_size=4).map(".".join)
-
-
-@given(PATHS, st.sampled_from(["", ":gelu", "#1", ":gelu#0"]), PATHS, PATHS)
-def test_a_relative_name_means_the_same_in_a_larger_model(path, tail, base, outer):
-    name = path + tail
-    relative = relative_name(name, base)
-    assert absolute_name(relative, base) == name
-    within = ".".join(filter(None, [outer, base]))
-    expected = f"{outer}{name}" if name.startswith((":", "#")) else ".".join(filter(None, [outer, name]))
-    assert absolute_name(relative, within) == expected
 
 
 def swapped(model):

@@ -10,8 +10,6 @@ from torch.nn import functional as F
 
 from lit_gelu import surgery
 from lit_gelu.export import OnnxPredictor, export_onnx
-from lit_gelu.sandbox import faithful_copy
-from lit_gelu.surgery.recognition import hidden_modules
 
 _GENERATOR = torch.Generator().manual_seed(3)
 X, MEMORY = torch.randn(2, 3, 8, generator=_GENERATOR), torch.randn(2, 5, 8, generator=_GENERATOR)
@@ -106,13 +104,6 @@ def test_a_hidden_activation_is_no_site_and_what_hides_it_is():
     assert torch.equal(model(X, X), before)
     assert decoder.activation is F.relu
     assert type(decoder._modules["activation"]) is nn.GELU
-
-
-def test_a_faithful_copy_hides_what_the_original_hides():
-    hiding = nn.TransformerDecoder(layer(nn.GELU()), 1)
-    assert len(hidden_modules(hiding)) == 1
-    assert len(hidden_modules(faithful_copy(hiding))) == 1
-    assert not hidden_modules(faithful_copy(layer(nn.GELU())))
 
 
 # --- Encoders ---

@@ -1,11 +1,9 @@
 """CIFAR100WideResNet: the paper's net and its start, penalty, optimizer, schedule, logged loss, precision."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
-from child_processes import run_warm
 from small_task import COLOUR, SmallData, quiet_trainer
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -195,16 +193,3 @@ def test_bfloat16_autocast_and_channels_last(tmp_path):
     assert weight.is_contiguous(memory_format=torch.channels_last)
     state = trainer.optimizers[0].state[weight]
     assert state["velocity"].is_contiguous(memory_format=torch.channels_last)
-
-
-@pytest.mark.full
-@pytest.mark.realdata
-def test_the_example_of_a_few_steps_lowers_the_loss(tmp_path):
-    config = Path(__file__).parents[2] / "examples" / "cifar100_wrn_steps.yaml"
-    options = ["--config", str(config), "--trainer.enable_progress_bar", "false"]
-    run_warm("-m", "lit_gelu", "fit", *options, cwd=tmp_path)
-    (metrics,) = tmp_path.glob("runs/**/metrics.csv")
-    header, *rows = (line.split(",") for line in metrics.read_text().splitlines())
-    losses = [float(row[header.index("train_loss")]) for row in rows if row[header.index("train_loss")]]
-    assert len(losses) == 24
-    assert sum(losses[-8:]) / 8 < losses[0] - 0.3

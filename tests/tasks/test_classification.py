@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu import activations
 from lit_gelu.tasks import MNISTClassifier
-from lit_gelu.tasks.activation_task import SampleMean
 
 
 @pytest.mark.parametrize("stage", ["val", "test"])
@@ -159,15 +158,3 @@ def test_the_means_are_those_of_the_outputs(precision):
     assert found["test_error"] == pytest.approx((logits.argmax(1) != labels).double().mean().item(), abs=2e-3)
     loss = torch.nn.functional.cross_entropy(logits, labels).item()
     assert found["test_loss"] == pytest.approx(loss, rel=1e-5 if precision[:2] in {"32", "64"} else 2e-3)
-
-
-def test_no_conversion_takes_digits_of_what_was_summed():
-    metric = SampleMean()
-    metric.update(torch.full((1001,), 0.25))
-    for convert in (lambda m: m.to(torch.bfloat16), lambda m: m.half(), lambda m: m.to("cpu", torch.float16)):
-        convert(metric)
-        assert metric.weight.dtype == torch.float32
-        metric.update(torch.full((1000,), 0.25, dtype=torch.bfloat16))
-    assert metric.weight == 4001
-    assert metric.compute() == 0.25
-    assert metric.to(torch.float64).weight.dtype == torch.float64

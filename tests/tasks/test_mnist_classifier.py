@@ -8,7 +8,7 @@ from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.data import DigitsData, MNISTData
+from lit_gelu.data import MNISTData
 from lit_gelu.errors import SpecError, UnknownActivationError
 from lit_gelu.tasks import MNISTClassifier
 
@@ -66,15 +66,6 @@ def test_what_was_never_registered_trains_but_is_refused_in_checkpoints(tmp_path
     with pytest.raises(SpecError):
         trainer.save_checkpoint(tmp_path / "refused.ckpt")
     assert not list(tmp_path.rglob("*.ckpt"))
-
-
-def test_learns_the_digits():
-    torch.manual_seed(0)
-    model, data = MNISTClassifier(), DigitsData()
-    trainer = quiet_trainer(max_epochs=8, log_every_n_steps=10)
-    trainer.fit(model, datamodule=data)
-    (result,) = trainer.test(model, datamodule=data, verbose=False)
-    assert result["test_error"] < 0.08
 
 
 class LossesOfEpoch(Callback):

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from lightning.pytorch import LightningModule
-from mpmath import mp
 from small_task import quiet_trainer
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -12,7 +11,6 @@ from lit_gelu.errors import ArgumentError
 from lit_gelu.tasks import AdamEpsilonInsideRoot
 from lit_gelu.tasks.optimizers import (
     HalvesSchedule,
-    cosine_factor,
     steps_per_epoch,
 )
 
@@ -35,16 +33,6 @@ def test_the_scheduler_sets_every_group():
             assert (lr, beta1, beta2) == (pytest.approx(base * expected[0]), expected[1], 0.999)
         optimizer.step()
         schedule.step()
-
-
-# The cosine of every step: values at named steps, and the steps that a Trainer makes.
-
-
-@pytest.mark.parametrize("step", [0, 1, 781, 19_531, 39_049])
-def test_the_papers_learning_rates_against_mpmath(step):
-    with mp.workdps(30):
-        expected = float(mp.mpf("0.05") * (1 + mp.cos(mp.pi * step / mp.mpf("39062.5"))))
-    assert 0.1 * cosine_factor(step, 39_062.5) == pytest.approx(expected, rel=1e-7, abs=0)
 
 
 class Asking(LightningModule):

@@ -36,7 +36,7 @@ def imported_object(path: object) -> Any:
 
 
 @contextmanager
-def building_from_file(given: Iterable[object] = ()) -> Iterator[None]:
+def building_from_file(specs: Iterable[object] = ()) -> Iterator[None]:
     """Take every spec that `create` is given within as one out of a file, as with ``trusted=False``.
 
     For the construction of a module with arguments that a file holds, where the constructor cannot tell whence they
@@ -44,15 +44,15 @@ def building_from_file(given: Iterable[object] = ()) -> Iterator[None]:
     thread. Classes, functions and modules, which no file can hold, are code's own within it, too.
 
     Args:
-        given: Specs that the caller gives beside the file; these may be dotted paths.
+        specs: Specs that the caller gives beside the file; these may be dotted paths.
 
     Example:
         >>> from lit_gelu.activations import create
-        >>> with building_from_file(given=["torch.nn.Softsign"]):
+        >>> with building_from_file(specs=["torch.nn.Softsign"]):
         ...     create("torch.nn.Softsign")
         Softsign()
     """
-    token = _specs_of_caller.set(tuple(given))
+    token = _specs_of_caller.set(tuple(specs))
     try:
         yield
     finally:

@@ -1,8 +1,6 @@
 """The paper's unit-norm rows, and weights scaled for the activations that feed them."""
 
 import math
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from torch.nn.utils import parametrizations
 
 from lit_gelu.activations import (
     create,
-    functional,
     gain,
     initialise_for_activations_,
     registry,
@@ -22,13 +19,6 @@ from lit_gelu.activations.analysis.initialisation import fan_in, fed_layers, uni
 from lit_gelu.errors import ArgumentError
 
 # Standard deviation of the pre-activations of layers 1 to 8 and of the logits, mean of 5 seeds, on MNIST.
-PUBLISHED = {
-    "relu": (0.334, 0.240, 0.167, 0.121, 0.084, 0.057, 0.037, 0.026, 0.018),
-    "elu": (0.334, 0.300, 0.267, 0.242, 0.221, 0.203, 0.188, 0.177, 0.159),
-    "gelu": (0.334, 0.183, 0.094, 0.047, 0.0235, 0.0117, 0.0059, 0.0029, 0.0014),
-    "silu": (0.334, 0.174, 0.087, 0.043, 0.022, 0.011, 0.0054, 0.0027, 0.0013),
-    "zero_identity_map": (0.334, 0.233, 0.166, 0.117, 0.083, 0.059, 0.041, 0.029, 0.021),
-}
 
 
 def _generator(seed: int = 0) -> torch.Generator:
@@ -62,37 +52,6 @@ def test_the_generator_alone_decides_and_gradients_are_not_recorded():
     assert torch.equal(first, unit_norm_rows_(torch.zeros(3, 4), _generator(3)))
     assert torch.equal(torch.random.get_rng_state(), state)
     assert parameter.grad_fn is None
-
-
-def _deviations(name: str, inputs: torch.Tensor, seed: int) -> list[float]:
-    """Return the standard deviation of each layer's pre-activations in the paper's net, freshly initialised."""
-    generator = _generator(seed)
-    deviations, x = [], inputs
-    for sizes in [(784, 128), *[(128, 128)] * 7, (128, 10)]:
-        weight = unit_norm_rows_(torch.empty(sizes[1], sizes[0]), generator)
-        pre_activation = x @ weight.T
-        deviations.append(pre_activation.std().item())
-        arguments = {"generator": generator} if name == "zero_identity_map" else {}
-        x = getattr(functional, name)(pre_activation, **arguments)
-    return deviations
-
-
-@pytest.mark.realdata
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_pre_activations_on_mnist_have_the_published_deviations(name):
-    """The spread between seeds grows from layer to layer, as weights multiply: 20 seeds, and six standard errors."""
-    file = Path(os.environ["LIT_GELU_DATA"], "MNIST", "raw", "train-images-idx3-ubyte")
-    pixels = np.fromfile(file, dtype=np.uint8, count=2000 * 784, offset=16)
-    images = torch.from_numpy(pixels.reshape(2000, 784)) / 255
-    measured = np.array([_deviations(name, images, seed) for seed in range(20)])
-    mean, spread = measured.mean(axis=0), measured.std(axis=0, ddof=1)
-    allowed = 3 * spread * math.sqrt(1 / 20 + 1 / 5) + 0.5 * 10.0 ** -np.array([_digits(v) for v in PUBLISHED[name]])
-    assert (np.abs(mean - np.array(PUBLISHED[name])) <= allowed).all(), (mean, allowed)
-
-
-def _digits(value: float) -> int:
-    """Return how many decimals the published table gives."""
-    return len(str(value).split(".")[1])
 
 
 def _deep_net(name: str, depth: int, width: int) -> nn.Sequential:
@@ -201,10 +160,7 @@ def test_an_activation_that_stands_in_two_places_feeds_both_and_a_shared_layer_c
         (nn.Linear(7, 3), (7,)),
         (nn.Conv1d(4, 6, 5, groups=2), (4, 9)),
         (nn.Conv2d(4, 6, (3, 2), stride=2), (4, 9, 9)),
-        (nn.Conv3d(2, 3, 2), (2, 4, 4, 4)),
-        (nn.ConvTranspose1d(4, 6, 3, stride=1), (4, 30)),
         (nn.ConvTranspose1d(4, 6, 4, stride=2, groups=2), (4, 30)),
-        (nn.ConvTranspose2d(4, 6, 2, stride=2), (4, 10, 10)),
         (nn.ConvTranspose2d(4, 6, 3, stride=2), (4, 31, 31)),
         (nn.ConvTranspose3d(2, 3, 2, stride=2), (2, 4, 4, 4)),
     ],

@@ -1,9 +1,7 @@
 """The contract of every family, and what is particular to some; minima and inflections are in naming/test_facts.py."""
 
-import importlib
 import math
 
-import mpmath
 import numpy as np
 import pytest
 import torch
@@ -106,21 +104,6 @@ def test_parameters_by_channel_and_their_gradients(function, parameters):
 def test_half_precision_parameters_are_not_rounded():
     x = torch.tensor([-3.0], dtype=torch.bfloat16)
     assert functional.prelu(x, torch.tensor([0.3])).item() == torch.tensor(-0.9).bfloat16().item()
-
-
-def test_the_tanh_forms_slope_comes_with_the_rounding_error_that_it_has():
-    """Together they have twice as many digits: without the error, f'' would lose some at its own extremum."""
-    module = importlib.import_module("lit_gelu.activations.families.gelu")
-    x = torch.linspace(-9, 9, 181, dtype=torch.float64)
-    for cubic in (module.TANH_CUBIC, 6.0 * module.TANH_CUBIC):
-        slope = module._slope(x, cubic)
-        first = module._times(x, slope)
-        with mpmath.workdps(50):
-            for i, point in enumerate(map(mpmath.mpf, x.tolist())):
-                exact = mpmath.mpf(module.TANH_SLOPE) + mpmath.mpf(cubic) * point**2
-                for (value, error), expected in ((slope, exact), (first, point * exact)):
-                    total = mpmath.mpf(value[i].item()) + mpmath.mpf(error[i].item())
-                    assert abs(total - expected) <= mpmath.mpf(2) ** -100 * abs(expected)
 
 
 @pytest.mark.parametrize("dtype", FLOATING)

@@ -43,20 +43,11 @@ def test_models_are_built_with_it(timm, installed, name, activation):
         assert torch.isfinite(model(torch.randn(1, 3, 16, 16))).all()
 
 
-def test_the_output_is_that_of_the_activation(timm, installed):
-    x = torch.randn(2, 3, 16, 16)
-    with torch.no_grad():
-        gelu, same, other = (
-            _model(timm, "vit_tiny_patch16_224", a)(x) for a in ("gelu", "gaussian_gelu", "gaussian_gelu(sigma=3.0)")
-        )
-    torch.testing.assert_close(same, gelu)
-    assert (other - gelu).abs().max() > 1e-4
-
-
 def test_layers_by_name(timm, installed):
     x = torch.linspace(-3, 3, 7)
     layer = timm.layers.create_act_layer("gaussian_gelu(sigma=2.0)", inplace=True)
     assert torch.equal(layer(x.clone()), activations.create("gaussian_gelu", sigma=2.0)(x))
+    assert timm.layers.get_act_layer("gelu") is timm.layers.GELU  # timm's names keep their meaning
 
 
 def test_what_others_add_outlasts_the_names(timm):
@@ -68,11 +59,6 @@ def test_what_others_add_outlasts_the_names(timm):
         assert tables.get_act_layer("gelu") is timm.layers.GELU
     finally:
         del tables._ACT_LAYER_DEFAULT["of_somebody"]
-
-
-def test_names_of_timm_keep_their_meaning(timm):
-    with activations.install("timm"):
-        assert timm.layers.get_act_layer("gelu") is timm.layers.GELU
 
 
 def test_installing_twice_is_installing_once_and_uninstalling_leaves_nothing(timm):

@@ -7,7 +7,7 @@ import torch
 from activation_oracles import ELEMENTWISE
 
 from lit_gelu import activations
-from lit_gelu.activations import ActivationFacts, ActivationRegistry, ActivationSpecError
+from lit_gelu.activations import ActivationRegistry, ActivationSpecError
 
 # Minimum, value there, inflections and largest slope: solved with mpmath at 30 digits from the definitions.
 PUBLISHED = {
@@ -84,22 +84,6 @@ def test_every_entry_states_its_facts(name):
 def test_info_of_something_never_registered_is_refused():
     with pytest.raises(ActivationSpecError):
         activations.info(torch.nn.Softsign())
-
-
-def test_what_is_stated_is_known_of_what_differs_between_channels():
-    class Slopes(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("slopes", torch.tensor([1.0, 2.0]))
-
-        def forward(self, x):
-            return x * torch.sigmoid(self.slopes * x)
-
-    registry = ActivationRegistry()
-    registry.register("slopes", facts=ActivationFacts("x sigmoid(b x)"))(Slopes)
-    info = registry.info("slopes")
-    assert info.formula == "x sigmoid(b x)"
-    assert (info.minimum, info.gains, info.lipschitz) == (None, None, None)
 
 
 def test_softplus_that_jumps_at_its_threshold_is_not_called_smooth():

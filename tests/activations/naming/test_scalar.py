@@ -12,28 +12,6 @@ from lit_gelu.activations import ActivationArgumentError
 from lit_gelu.activations.naming.scalar import ScalarActivation
 
 
-def test_one_value_for_every_channel_is_one_function():
-    f, slope, _ = ScalarActivation.of(nn.PReLU(64, init=0.1), None).functions
-    x = torch.tensor([-3.0, 2.0], dtype=torch.float64)
-    assert f(x).tolist() == pytest.approx([-0.3, 2.0])
-    assert slope(x).tolist() == pytest.approx([0.1, 1.0])
-    assert activations.info("prelu(num_parameters=64)").left_asymptote == (0.25, 0.0)
-
-
-def test_the_module_stays_as_it_was():
-    module = nn.PReLU(3).train()
-    ScalarActivation.of(module, None)
-    assert (module.weight.shape, module.weight.dtype, module.training) == ((3,), torch.float32, True)
-
-
-def test_channels_that_differ_are_refused():
-    module = nn.PReLU(3)
-    with torch.no_grad():
-        module.weight[1] = 0.7
-    with pytest.raises(ActivationArgumentError):
-        ScalarActivation.of(module, None)
-
-
 @pytest.mark.parametrize("spec", ["swish(learnable=True, channels=7)", "swish(learnable=True, channels='infer')"])
 def test_learned_channels_start_equal(spec):
     assert activations.compare(spec, "silu").value.largest == 0.0

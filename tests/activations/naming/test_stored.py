@@ -145,7 +145,7 @@ def test_a_lazy_module_is_not_asked_for_what_it_would_import(marker, monkeypatch
 
 
 def test_while_a_module_is_built_from_a_file_code_may_still_give_what_it_likes():
-    with building_from_file(given=["torch.nn.Softsign", {"class_path": "torch.nn.Softsign"}]):
+    with building_from_file(specs=["torch.nn.Softsign", {"class_path": "torch.nn.Softsign"}]):
         for spec in ("torch.nn.Softsign", {"class_path": "torch.nn.Softsign"}, nn.Softsign, nn.Softsign(), torch.cos):
             assert isinstance(activations.create(spec), nn.Module)
         with pytest.raises(StoredSpecError):

@@ -8,7 +8,6 @@ import torch
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.numerics.sampling import bisect, sampling_grid
 
 SILU_TURN = float(-1 - mpmath.lambertw(mpmath.exp(-1)))
 SCALES = [1e-9, 1e-4, 1e-2, 0.3, 1.0, 7.0, 1e3, 1e6, 1e9]
@@ -62,25 +61,3 @@ def test_what_oscillates_is_judged_within_forty():
     assert info.inflections == pytest.approx(expected, abs=1e-10)
     assert info.lipschitz == pytest.approx(2.0)
     assert info.range == (-math.inf, math.inf)
-
-
-@pytest.mark.parametrize(("low", "high"), [(-12.0, 12.0), (-1e-9, 3e-9), (1e3, 1e9), (41.0, 42.0)])
-def test_the_grid_keeps_to_its_interval(low, high):
-    grid = sampling_grid([torch.sigmoid], low, high, corners=(0.0, 5e4))
-    assert (grid[0].item(), grid[-1].item()) == (low, high)
-    assert bool((grid.diff() > 0).all())
-    assert len(grid) > 1000
-    assert (0.0 in grid.tolist()) == (low <= 0 <= high)
-
-
-def test_a_jump_is_followed_to_neighbouring_numbers():
-    jump = 0.6180339887498949
-    grid = sampling_grid([lambda x: (x > jump).to(x.dtype)], -1.0, 1.0)
-    assert grid.tolist()[int((grid > jump).int().argmax())] - jump < 4e-16
-
-
-@pytest.mark.parametrize("target", [5.0, 1e-30, 7e-150])
-def test_bisection_reaches_float64_precision(target):
-    ends = torch.tensor([-1.0, 3.0], dtype=torch.float64)
-    root = bisect(lambda x: x**3 - target, ends[:1], ends[1:]).item()
-    assert root == pytest.approx(target ** (1 / 3), rel=1e-15)

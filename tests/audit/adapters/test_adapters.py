@@ -9,7 +9,6 @@ from runtime_files import SIZE, SUFFIXES, need, write_gelu, write_pte
 
 from lit_gelu.audit import identify
 from lit_gelu.audit.adapters import InputPort, open_runtime_file
-from lit_gelu.audit.adapters.runtime_file import is_activation
 from lit_gelu.errors import AuditError, MissingExtraError, ModelFileError, ModelInputError
 
 # ExecuTorch and the others take seconds to import, and warn.
@@ -100,13 +99,3 @@ def test_a_file_of_two_inputs_is_no_function_of_one_array(tmp_path):
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / "sum.onnx")
     with pytest.raises(AuditError):
         open_runtime_file(tmp_path / "sum.onnx").function()
-
-
-@pytest.mark.parametrize("name", ["aten::gelu", "HARD_SWISH", "HSwish", "SoftPlus", "PReLU", "Erf", "QuickGelu"])
-def test_activations_are_told_by_the_names_that_runtimes_give_them(name):
-    assert is_activation(name)
-
-
-@pytest.mark.parametrize("name", ["MatMul", "aten::add", "FULLY_CONNECTED", "Softmax", "Split", "Interp", ""])
-def test_other_operators_are_not_activations(name):
-    assert not is_activation(name)

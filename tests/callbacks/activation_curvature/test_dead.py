@@ -79,14 +79,12 @@ def test_dead_units_in_any_layout(tmp_path, name, rows):
     assert share == DEAD / WIDTH
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_dead_units_of_a_compiled_net(tmp_path, compiled):
+def test_dead_units_of_a_compiled_net(tmp_path):
     torch._dynamo.reset()
     net = nn.Sequential(killed(nn.Conv1d(4, WIDTH, 3)), nn.ReLU())
     monitor = ActivationCurvatureMonitor(every_n_steps=1, dead_unit_window=2)
     model = Frozen(net, (4, 20))
-    if compiled:
-        model.net.compile(backend="aot_eager")
+    model.net.compile(backend="aot_eager")
     quiet_trainer(tmp_path, monitor, max_epochs=1).fit(model)
     assert monitor.latest["net.1"]["share_dead"] == DEAD / WIDTH
 

@@ -78,26 +78,6 @@ def test_an_event_reads_no_scalars(tmp_path, sample_rows):
     assert all("_local_scalar_dense" not in names for names in Counted.names)
 
 
-def training_trace(folder, *callbacks, **options):
-    """Everything that a run leaves: weights, buffers, optimizer state, losses, and the generators' next numbers."""
-    torch.manual_seed(7)
-    trainer, model = fit(folder, *callbacks, max_epochs=5, **options)
-    optimizer = trainer.optimizers[0].state_dict()["state"]
-    state = [tensor for row in optimizer.values() for tensor in row.values()]
-    return [*model.state_dict().values(), *state, torch.tensor(model.losses), torch.get_rng_state()]
-
-
-@pytest.mark.parametrize("sample_rows", [3, None])
-@pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 3}, {"precision": "bf16-mixed"}])
-def test_training_is_bitwise_the_same_with_the_monitor(tmp_path, sample_rows, options):
-    without = training_trace(tmp_path / "without", **options)
-    monitor = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=sample_rows)
-    with_monitor = training_trace(tmp_path / "with", monitor, **options)
-    assert monitor.latest
-    assert len(without) == len(with_monitor)
-    assert all(torch.equal(a, b) for a, b in zip(without, with_monitor, strict=True))
-
-
 def test_manual_optimization_with_two_backward_passes_is_seen_whole(tmp_path):
     class Manual(SmallNet):
         def __init__(self):

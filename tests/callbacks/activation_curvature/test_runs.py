@@ -1,12 +1,12 @@
 """The monitor over whole runs: calls of functions, resuming, ranks, schedules, and defects known of other monitors."""
 
-import csv
 import json
 
 import pytest
 import torch
-from callback_helpers import FEATURES, SaveEachEpoch, SmallNet, dataset, loader, quiet_trainer
+from callback_helpers import FEATURES, SaveEachEpoch, SmallNet, dataset, loader, logged_rows, quiet_trainer
 from lightning.pytorch import Callback
+from monitor_helpers import measured
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -29,11 +29,6 @@ class FunctionalNet(SmallNet):
         x = self.net[3](self.net[2](F.gelu(self.net[0](x))))
         x = self.act(self.net[4](x))
         return self.net[6](self.act(x - 0.1))
-
-
-def logged_rows(folder):
-    with (folder / "logs" / "0" / "metrics.csv").open() as file:
-        return [row for row in csv.DictReader(file) if row["curvature/activations/interval"]]
 
 
 def run(folder, monitor, *others, model=None, data=None, seed=7, ckpt_path=None, **options):
@@ -61,13 +56,11 @@ def test_calls_of_functions_and_single_calls_are_logged(tmp_path, sample):
     assert not any("gaussian" in name for name in logged_rows(tmp_path)[0])  # only where it is asked for
 
 
+@pytest.mark.parametrize("sample_rows", [3, None])
 @pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 3}, {"precision": "bf16-mixed"}])
-def test_training_with_probes_and_all_outputs_is_bitwise_the_same(tmp_path, options):
-    class Nothing(Callback):
-        pass
-
-    monitor = ActivationCurvatureMonitor(1, sample_rows=3, input_sample=SAMPLE, dead_unit_window=2)
-    without = trace(*run(tmp_path / "without", Nothing(), max_epochs=5, **options))
+def test_training_is_bitwise_the_same_with_the_monitor(tmp_path, sample_rows, options):
+    monitor = ActivationCurvatureMonitor(1, sample_rows=sample_rows, input_sample=SAMPLE, dead_unit_window=2)
+    without = trace(*run(tmp_path / "without", Callback(), max_epochs=5, **options))
     watched = trace(*run(tmp_path / "with", monitor, max_epochs=5, **options))
     assert set(monitor.latest) == {"act", ":gelu", "act#0", "act#1"}
     assert len(without) == len(watched)
@@ -81,20 +74,17 @@ def test_a_swap_of_an_observed_call_goes_through_and_is_followed(tmp_path):
     assert isinstance(model.gelu_call, nn.SiLU)
     assert ":gelu" in monitor.latest
     assert not any("gelu_call" in site for site in monitor.latest)  # one name in the log, before and after
-    rows = logged_rows(tmp_path)
-    assert [row["step"] for row in rows][-1] == "7"
+    steps = [row["step"] for row in logged_rows(tmp_path) if row["curvature/activations/interval"]]
+    assert steps[-1] == "7"
     assert torch.isfinite(model(torch.randn(3, FEATURES))).all()
-
-
-def measured(row):
-    return {key: value for key, value in row.items() if key.startswith("curvature") and not key.endswith("/seconds")}
 
 
 def test_a_resumed_run_goes_on_in_the_middle_of_the_dead_unit_window(tmp_path):
     def once(folder, **options):
         monitor = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=2, input_sample=SAMPLE, dead_unit_window=7)
         run(folder, monitor, SaveEachEpoch(folder), max_epochs=3, **options)
-        return {int(row["step"]): measured(row) for row in logged_rows(folder)}, monitor
+        rows = [row for row in logged_rows(folder) if row["curvature/activations/interval"]]
+        return {int(row["step"]): measured(row) for row in rows}, monitor
 
     class NoDropout(FunctionalNet):
         def __init__(self):

@@ -1,18 +1,14 @@
 """Batches that training changes, transforms or skips; runs that are refused; unusual layers and updates."""
 
-import math
-
 import pytest
 import torch
 from callback_helpers import SmallNet, collected_warnings, loader, quiet_trainer
 from lightning.pytorch import Callback
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from loss_monitor_nets import EXACT, History, Net, data, fit, loss_monitor
-from probe_nets import CLASSES, FEATURES, batch_of, full_hessian
+from probe_nets import CLASSES, batch_of, full_hessian
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import DataLoader
 
 from lit_gelu.callbacks import (
     ActivationSwap,
@@ -105,48 +101,6 @@ def test_a_step_without_a_loss_is_left_out_and_said_once(tmp_path):
     assert len(messages) == 1
 
 
-class Custom:
-    def __init__(self, x):
-        self.x = x
-
-
-class OfObjects(Net):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Linear(FEATURES, 3)
-
-    def training_step(self, batch, batch_idx):
-        content = batch.x if isinstance(batch, Custom) else batch.data
-        content /= 4
-        return self(content * 4).square().mean()
-
-    def transfer_batch_to_device(self, batch, device, dataloader_idx):
-        return batch
-
-
-@pytest.mark.parametrize(
-    ("collate", "kind", "count"),
-    [(pack_sequence, "PackedSequence", 8), (lambda rows: Custom(torch.cat(rows)), "Custom", 1)],
-)
-def test_what_cannot_be_cut_is_refused_at_once_or_used_whole(tmp_path, collate, kind, count):
-    rows = [torch.randn(9 - number, FEATURES, dtype=torch.float64) for number in range(8)]
-    loader = DataLoader(rows, batch_size=8, collate_fn=collate)
-    with pytest.raises(ArgumentError):
-        fit(tmp_path / "a", loss_monitor(at_steps=[0], fraction=1 / 8), model=OfObjects(), loader=loader)
-
-    tops = []
-
-    class Oracle(Callback):
-        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            hessian = full_hessian(pl_module, lambda outputs: outputs.square().mean(), torch.cat(rows))
-            tops.append(torch.linalg.eigvalsh(hessian)[-1].item())
-
-    monitor = loss_monitor(at_steps=[0], fraction=None, lanczos_steps=20)
-    figures = fit(tmp_path / "b", monitor, Oracle(), model=OfObjects(), loader=loader)
-    assert figures[0]["top_eigenvalue"] == pytest.approx(tops[0], rel=1e-8)
-    assert figures[0]["examples"] == count
-
-
 def test_runs_that_are_refused(tmp_path):
     class Manual(SmallNet):
         def __init__(self):
@@ -165,48 +119,6 @@ def test_runs_that_are_refused(tmp_path):
     ]:
         with pytest.raises(error):
             quiet_trainer(tmp_path, LossCurvatureMonitor(), **options).fit(module, loader())
-
-
-def test_a_manual_module_with_a_loss_of_its_own_is_measured(tmp_path):
-    class Manual(SmallNet):
-        def __init__(self):
-            super().__init__()
-            self.automatic_optimization = False
-
-        def training_step(self, batch, batch_idx):
-            self.manual_backward(self.curvature_loss(batch))
-            self.optimizers().step()
-            self.optimizers().zero_grad()
-
-        def curvature_loss(self, batch):
-            return F.cross_entropy(self(batch[0]), batch[1])
-
-    monitor = loss_monitor(["top_eigenvalue", "directional"], every_n_steps=2, fraction=1 / 2)
-    quiet_trainer(tmp_path, monitor, max_epochs=1).fit(Manual(), loader())
-    assert monitor.schedule.events == 2
-    assert math.isfinite(monitor.latest["directional_curvature"])
-
-
-class Lazy(Net):
-    """Has layers that wait for their first input; a dry run may give it to them."""
-
-    def __init__(self, dry_run):
-        super().__init__()
-        layers = (nn.LazyLinear(width, dtype=torch.float64) for width in (5, CLASSES))
-        self.net, self.dry_run = nn.Sequential(next(layers), nn.GELU(), next(layers)), dry_run
-
-    def setup(self, stage):
-        if self.dry_run:
-            self.net(torch.zeros(2, FEATURES, dtype=torch.float64))
-
-
-def test_the_first_step_of_lazy_layers_has_no_update_to_measure(tmp_path):
-    monitor = loss_monitor(["top_eigenvalue", "directional"], fraction=None, at_steps=[0, 1])
-    with collected_warnings("directional is left out") as messages:
-        figures = fit(tmp_path, monitor, model=Lazy(False))
-    assert len(messages) == 1
-    assert ["directional_curvature" in figures[step] for step in (0, 1)] == [False, True]
-    assert all("top_eigenvalue" in row for row in figures.values())
 
 
 SETTINGS = {"every_n_steps": 1, "fraction": None}
@@ -242,3 +154,19 @@ def test_a_swap_of_parameters_is_no_update(tmp_path, before, after, monitor_firs
     assert len(said) == (len(measured) < 6)
     for step in measured:
         assert history.figures[step]["directional_slope"] == pytest.approx(slopes.seen[step], rel=1e-6), step
+
+
+class Lazy(Net):
+    def __init__(self):
+        super().__init__()
+        layers = (nn.LazyLinear(width, dtype=torch.float64) for width in (5, CLASSES))
+        self.net = nn.Sequential(next(layers), nn.GELU(), next(layers))
+
+
+def test_the_first_step_of_lazy_layers_has_no_update_to_measure(tmp_path):
+    monitor = loss_monitor(["top_eigenvalue", "directional"], fraction=None, at_steps=[0, 1])
+    with collected_warnings("directional is left out") as messages:
+        figures = fit(tmp_path, monitor, model=Lazy())
+    assert len(messages) == 1
+    assert ["directional_curvature" in figures[step] for step in (0, 1)] == [False, True]
+    assert all("top_eigenvalue" in row for row in figures.values())

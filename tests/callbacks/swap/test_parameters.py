@@ -12,9 +12,9 @@ from torch.optim import lr_scheduler
 from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.errors import CheckpointError, UnsupportedRunError
 from lit_gelu.tasks import AdamEpsilonInsideRoot
-from lit_gelu.tasks.optimizers import LasagneNesterovSGD
+from lit_gelu.tasks.optimizers import HalvesSchedule, LasagneNesterovSGD, cosine_factor
 
-BASE = 0.1
+BASE, STEPS = 0.1, 16
 
 
 class NoScheduler(SimpleNamespace):
@@ -89,11 +89,15 @@ def test_parameters_that_go_leave_the_optimizer_with_their_state(tmp_path):
     assert len(optimizer.state) == len(kept)
 
 
+def cosine(step):
+    return cosine_factor(step, STEPS)
+
+
 @pytest.mark.parametrize(
     "make",
     [
-        lambda net: AdamEpsilonInsideRoot(net.parameters(), lr=0.01),
-        lambda net: LasagneNesterovSGD(net.parameters(), lr=0.01, momentum=0.9),
+        lambda net: (o := AdamEpsilonInsideRoot(net.parameters(), lr=0.01), HalvesSchedule(o, STEPS)),
+        lambda net: (o := LasagneNesterovSGD(net.parameters(), lr=0.01), lr_scheduler.LambdaLR(o, cosine)),
         lambda net: torch.optim.AdamW(net.named_parameters(), lr=0.01),
         lambda net: torch.optim.Adam(net.parameters(), lr=torch.tensor(0.01), capturable=False, foreach=False),
         lambda net: torch.optim.Adam(net.parameters(), lr=0.01, fused=True),
@@ -114,7 +118,6 @@ def test_resumed_with_every_optimizer(tmp_path, make):
 
 # --- Schedulers ------------------------------------------------------------------------------------------------------
 
-STEPS = 16
 SCHEDULERS = {
     "step": lambda o: lr_scheduler.StepLR(o, 3),
     "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.9**step),

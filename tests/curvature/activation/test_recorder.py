@@ -1,14 +1,7 @@
 """The recorder: what it counts, what it leaves alone."""
 
-import copy
-import gc
-import io
-import math
-import weakref
-
 import pytest
 import torch
-from dispatched import Operations
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -71,15 +64,6 @@ def test_per_channel_parameters_keep_their_channels_in_a_sample():
         assert figures["mean_squared_derivative"] == pytest.approx((0.01 + 0.25 + 1) / 3)
 
 
-def test_a_site_that_is_not_called_has_no_figures():
-    with ActivationRecorder({"a": nn.GELU(), "b": nn.GELU()}) as recorder:
-        recorder.start()
-        recorder.sites["a"](torch.randn(5, 4))
-        figures = recorder.statistics()
-    assert all(math.isnan(value) for value in figures["b"].values())
-    assert not any(math.isnan(value) for value in figures["a"].values())
-
-
 def test_an_evaluation_pass_within_the_recorded_one_does_not_count():
     module = nn.GELU()
     x = torch.randn(5, 4)
@@ -116,39 +100,6 @@ def test_stochastic_activations_do_not_use_up_the_global_generator():
     figures = recorded(module, torch.randn(20, 4))
     assert torch.equal(torch.get_rng_state(), expected)
     assert 0 < figures["mean_gate"] < 1
-
-
-def test_idle_hooks_run_no_operation():
-    model = nn.Sequential(nn.Linear(4, 4), nn.GELU())
-    x = torch.randn(2, 4)
-    with torch.no_grad(), Operations() as without:
-        model(x)
-    with ActivationRecorder({"1": model[1]}), torch.no_grad(), Operations() as with_hook:
-        model(x)
-    assert with_hook.names == without.names
-
-
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda model: torch.load(_saved(model), weights_only=False)])
-def test_copies_of_the_model_record_nothing_and_do_not_hold_the_recorder(duplicate):
-    model = nn.Sequential(nn.Linear(4, 4), nn.GELU())
-    recorder = ActivationRecorder({"1": model[1]})
-    recorder.start()
-    twin = duplicate(model)
-    twin(torch.randn(2, 4))
-    assert recorder.sums()[0, 0] == 0
-    recorder.detach()
-    gone = weakref.ref(recorder)
-    del recorder
-    gc.collect()
-    assert gone() is None
-    twin(torch.randn(2, 4))
-
-
-def _saved(model):
-    buffer = io.BytesIO()
-    torch.save(model, buffer)
-    buffer.seek(0)
-    return buffer
 
 
 def test_paused_recording_does_not_see_what_checkpointing_computes_again():

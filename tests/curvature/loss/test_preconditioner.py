@@ -117,14 +117,6 @@ def test_steps_of_torch_diverge_above_the_limit_and_not_below(optimizer):
     assert diverges(optimizer, 1.02)
 
 
-def test_adam_has_the_published_limit():
-    weight = nn.Parameter(torch.ones(2))
-    chosen = torch.optim.Adam([weight], lr=RATE)
-    weight.grad = torch.ones(2)
-    chosen.step()
-    assert preconditioner_of([chosen], ParameterLayout({"weight": weight})).limit == pytest.approx(38 / RATE)
-
-
 def test_groups_with_rates_of_their_own_are_a_part_of_the_preconditioner():
     first, second = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
     chosen = torch.optim.SGD([{"params": [first], "lr": 0.1}, {"params": [second], "lr": 0.05}], lr=1.0)

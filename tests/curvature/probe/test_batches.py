@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import UserDict
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -120,11 +120,12 @@ def test_packed_sequences_are_counted_and_not_cut():
 
 def test_a_clone_shares_nothing_with_its_batch():
     batch = {"x": [X.clone()], "frozen": Frozen(X.clone(), NAMES), "packed": pack_sequence([X.clone()])}
+    batch["own"] = SimpleNamespace(x=X.clone())
     clone = clone_batch(batch)
-    for each in (batch["x"][0], batch["frozen"].x, batch["packed"].data):
+    for each in (batch["x"][0], batch["frozen"].x, batch["packed"].data, batch["own"].x):
         each.zero_()
     assert [type(part) for part in clone.values()] == [type(part) for part in batch.values()]
-    for each in (clone["x"][0], clone["frozen"].x, clone["packed"].data):
+    for each in (clone["x"][0], clone["frozen"].x, clone["packed"].data, clone["own"].x):
         assert torch.equal(each, X)
 
 

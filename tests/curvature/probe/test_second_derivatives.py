@@ -98,10 +98,8 @@ def test_of_a_compiled_module_the_original_is_differentiated(how):
 class FirstBlock(Plain):
     """Its first layers are checkpointed: no other parameter lies behind them, so autograd does not go there."""
 
-    reentrant = True
-
     def forward(self, x):
-        return self.net[2:](checkpoint(self.net[:2], x.detach().requires_grad_(), use_reentrant=self.reentrant))
+        return self.net[2:](checkpoint(self.net[:2], x.detach().requires_grad_(), use_reentrant=True))
 
 
 class BehindFrozen(FirstBlock):

@@ -119,16 +119,12 @@ class Usual(nn.Module):
         return found
 
 
-def of_task(name):
-    return getattr(tasks, name)().eval()
-
-
 NETS = {
     "usual": lambda: (Usual().eval(), None),
     "encoder": lambda: (encoder().eval(), torch.zeros(2, 5, 8)),
     "vision transformer": lambda: (VisionTransformer().eval(), torch.zeros(2, 3, 8, 8)),
     **{
-        name: lambda name=name: (of_task(name), None)
+        name: lambda name=name: (getattr(tasks, name)().eval(), None)
         for name in ("MNISTClassifier", "MNISTAutoencoder", "TweetTagger", "TIMITFrameClassifier", "CIFAR10ConvNet")
     },
 }

@@ -11,7 +11,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.export import (
-    ModelFileError,
     ModelInputError,
     ParityError,
     check_parity,
@@ -99,38 +98,6 @@ def test_token_indices_are_drawn_from_the_whole_table(tmp_path):
     assert not report.row("random, batch 32").passed
     with pytest.raises(ModelInputError):
         check_parity(model, path)
-
-
-def test_files_that_are_missing_or_broken(tmp_path, exported):
-    net, path = exported
-    with pytest.raises(ModelFileError):
-        check_parity(net, tmp_path / "none.onnx")
-    broken = tmp_path / "broken.onnx"
-    broken.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(ModelFileError):
-        check_parity(net, broken)
-
-
-class OnlyItsSample(nn.Module):
-    """Takes the sample's number of rows and no other, though its graph takes any."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.linear, self.act, self.rows = nn.Linear(6, 6), nn.GELU(), None
-
-    def forward(self, x):
-        if self.rows is not None and x.shape[0] != self.rows:
-            raise ValueError("another number of rows")
-        return self.act(self.linear(x))
-
-
-def test_a_file_is_run_twice_on_the_sample_where_the_module_takes_nothing_else(tmp_path):
-    net, path, sample = OnlyItsSample(), tmp_path / "net.onnx", torch.randn(3, 6)
-    export_onnx(net, path, sample)
-    net.rows = 3
-    proof = check_parity(net, path, input_sample=sample)
-    assert proof.repeats
 
 
 def test_a_damaged_file_is_not_taken_for_a_trained_module(exported, tmp_path):

@@ -1,32 +1,19 @@
 """Runs of a file and of its module: sessions, whether two runs agree, and which nets' rows see each other."""
 
 import threading
-import warnings
-from dataclasses import replace
-from functools import partial
 
-import numpy as np
-import onnx
 import pytest
 import torch
-from lightning.pytorch import LightningModule
-from onnx import TensorProto
-from parity_files import ON_CPU, activation
 from torch import nn
 from torch.nn import functional as F
 
 from lit_gelu.export import check_parity, export_onnx, inspect_onnx
 from lit_gelu.export.inputs import FlatModule, take_apart
 from lit_gelu.export.metadata import ROWS_DEPEND
-from lit_gelu.export.open_axes import rows_depend, rows_of
+from lit_gelu.export.open_axes import rows_depend
 from lit_gelu.export.parity.runs import (
-    LEVELS,
     SessionSetup,
-    file_inputs,
     open_predictor,
-    optimized_graph,
-    repeats,
-    run_file,
 )
 from lit_gelu.export.runtime import CPU, CUDA
 
@@ -173,75 +160,6 @@ def test_file_export_and_proof_say_so(tmp_path, dtype):
     assert report.passed
     (note,) = report.notes
     assert note.startswith(ROWS_DEPEND)
-
-
-class Net(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(6, 64), nn.GELU(), nn.Dropout(0.5), nn.Linear(64, 3))
-
-    def forward(self, x):
-        return self.net(x)
-
-
-def test_lightnings_own_export_is_in_training_mode_and_does_not_repeat_itself(tmp_path):
-    path = tmp_path / "lightning.onnx"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        Net().to_onnx(path, torch.randn(4, 6), dynamo=True, external_data=False, verbose=False)
-    x = torch.randn(4, 6)
-    optimised, plain = ON_CPU.open(path), replace(ON_CPU, level="DISABLE_ALL").open(path)
-    runs = [partial(run_file, predictor) for predictor in (optimised, plain)]
-    assert not repeats(runs, (x,))
-    assert repeats(runs[:1], (x,))  # it takes the Dropout out
-
-
-@pytest.mark.parametrize(
-    ("output", "compared"),
-    [
-        (lambda x: x @ x.T, True),
-        (lambda x: x[None], True),  # a state: the batch is axis 1
-        (lambda x: torch.cat([x, x]), False),  # twice as many rows: which of them are a part's is not known
-        (lambda x: x.sum(0), False),
-        (lambda x: x @ x.T if len(x) == 4 else x.sum(), False),
-    ],
-)
-def test_only_axes_as_long_as_the_batch_are_cut(output, compared):
-    batch = torch.arange(12.0).reshape(4, 3)
-
-    part, whole = output(batch[:2]).numpy(), output(batch).numpy()
-    rows = rows_of(part, whole, slice(2), 4)
-    assert (rows is not None) is compared
-    assert rows is None or np.array_equal(rows, part)
-
-
-def test_levels_and_left_out_optimisations_reach_onnxruntime(tmp_path):
-    path = tmp_path / "silu.onnx"
-    made, _ = activation("Sigmoid")
-    made.graph.node[0].output[0] = "s"
-    made.graph.node.append(onnx.helper.make_node("Mul", ["x", "s"], ["y"]))
-    onnx.save(made, path)
-
-    def operators(**options):
-        return [node.op_type for node in optimized_graph(path, SessionSetup((CPU,), **options)).graph.node]
-
-    assert operators() == ["QuickGelu"]
-    assert operators(level="ENABLE_BASIC") == operators(level="DISABLE_ALL") == ["Sigmoid", "Mul"]
-    assert operators(disabled=("QuickGeluFusion",)) == ["Sigmoid", "Mul"]
-    named = {"optimization.disable_specified_optimizers": "QuickGeluFusion"}
-    assert operators(config=named, disabled=("BiasGeluFusion",)) == ["Sigmoid", "Mul"]
-    assert [*LEVELS][:: len(LEVELS) - 1] == ["DISABLE_ALL", "ENABLE_ALL"]
-
-
-def test_inputs_are_rounded_to_what_the_file_takes(tmp_path):
-    path = tmp_path / "gelu.onnx"
-    onnx.save(activation("Relu", TensorProto.FLOAT16)[0], path)
-    predictor, _, notes = open_predictor(path, [CPU], {}, torch.float16)
-    assert not notes
-    (x,) = file_inputs(predictor, (torch.tensor([1.0001, -2.0]),))
-    assert x.dtype == torch.float16
-    (y,) = run_file(predictor, (x,))
-    assert y.tolist() == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("providers", [(CUDA, CPU), ((CUDA, {"use_tf32": 1, "device_id": 0}), CPU)])

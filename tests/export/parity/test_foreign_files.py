@@ -396,3 +396,11 @@ def test_files_that_cannot_be_compared(tmp_path):
     for path in (unknown, small(tmp_path / "int8.onnx", steps, scale)):
         with pytest.raises(ModelFileError):
             check_parity(nn.Identity(), path, input_sample=torch.zeros(2, 4))
+
+
+def test_an_activation_that_is_random_in_training_is_judged_in_evaluation(tmp_path):
+    net = nn.Sequential(nn.Linear(4, 8), activations.create("zero_identity_map"), nn.Linear(8, 2)).eval()
+    torch.onnx.export(net, (torch.zeros(2, 4),), tmp_path / "net.onnx", dynamo=True, verbose=False)
+    state = torch.get_rng_state()
+    assert check_parity(net, tmp_path / "net.onnx", input_sample=torch.randn(2, 4, generator=torch.Generator())).passed
+    assert torch.equal(torch.get_rng_state(), state)

@@ -10,7 +10,7 @@ from lit_gelu import activations
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
 from lit_gelu.export.parity.comparison import without_ties
-from lit_gelu.export.parity.runs import Float64Throughout, References, RoundedTo
+from lit_gelu.export.parity.runs import References, RoundedTo
 
 
 def test_a_net_that_amplifies_rounding_is_moved_by_a_unit_in_the_last_place_and_left_as_it_was():
@@ -103,26 +103,6 @@ def test_values_are_those_of_the_dtype(dtype, function, is_exact):
     rounding = 0.0 if is_exact else torch.finfo(dtype).eps
     torch.testing.assert_close(made, expected, rtol=rounding, atol=rounding * torch.finfo(dtype).tiny)
     assert (made != expected).sum() <= made.numel() / 100
-
-
-INTEGERS = torch.arange(0, 1000, 7)
-MAKERS = {
-    "float": lambda: INTEGERS.float(),
-    "to": lambda: INTEGERS.to("cpu", torch.float32),
-    "type": lambda: INTEGERS.type(torch.float32),
-    "keyword": lambda: torch.zeros(3, dtype=torch.float32),
-    "default": lambda: torch.linspace(0, 1, 9),
-}
-
-
-@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_what_is_made_in_float32_is_made_in_float64_for_as_long_as_that(make):
-    with Float64Throughout():
-        assert make().dtype == torch.float64
-        assert torch.tensor([0x3F800000], dtype=torch.int32).view(torch.float32).item() == 1.0  # bits as they are
-    with pytest.raises(IndexError), Float64Throughout():
-        torch.ones(2)[3]
-    assert make().dtype == torch.float32
 
 
 SAMPLE = torch.zeros(2, 6)

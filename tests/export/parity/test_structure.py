@@ -1,24 +1,17 @@
 """Module, record and graph agree on every file that the exporter writes; where one of them does not, it is said."""
 
-import json
-
-import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 from export_cases import EveryActivation
-from parity_files import model, node
 from torch import nn
 
 from lit_gelu import activations
-from lit_gelu.errors import ModelFileError
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
 from lit_gelu.export.parity.runs import References, output_faults
 from lit_gelu.export.parity.structure import activation_faults, load_structure
 from lit_gelu.export.runtime.model_file import Port
-from lit_gelu.export.site_nodes import cut_out, site_nodes, sites_in_subgraphs
 
 SAMPLE = torch.zeros(2, 6)
 
@@ -152,65 +145,3 @@ def test_a_recipe_that_reads_two_parameters_is_a_fault(tmp_path):
     onnx.save(model, path)
     (fault,) = check_parity(net, path, input_sample=x, strict=False).faults
     assert "silu" in fault
-
-
-def silu(x, y, site="act"):
-    return [node("Sigmoid", [x], f"s_{y}", site), node("Mul", [x, f"s_{y}"], y, site)]
-
-
-def calls_of(made, **calls):
-    return [(e.site, e.call, [n.op_type for n in e.nodes], e.x, e.y) for e in site_nodes(made, calls)]
-
-
-def test_two_calls_of_one_site_also_if_they_feed_each_other_or_share_their_input():
-    chained = model([*silu("x", "a"), *silu("a", "y")])
-    assert [entry[1:] for entry in calls_of(chained, act=2)] == [
-        (0, ["Sigmoid", "Mul"], "x", "a"),
-        (1, ["Sigmoid", "Mul"], "a", "y"),
-    ]
-    shared = model([*silu("x", "a"), *silu("x", "b"), node("Add", ["a", "b"], "y", None)])
-    assert [entry[3:] for entry in calls_of(shared, act=2)] == [("x", "a"), ("x", "b")]
-
-
-def test_what_cannot_be_divided_is_left_out():
-    assert not calls_of(model([*silu("x", "a"), node("Neg", ["a"], "y")]), act=2)
-    assert not calls_of(model(silu("x", "y")), other=1)
-    assert not calls_of(model([node("Mul", ["x", "x"], "a", None), node("Add", ["x", "a"], "y")]), act=1)  # two inputs
-
-
-def test_a_site_that_is_called_within_a_branch_too_is_left_out():
-    branch = onnx.helper.make_graph(silu("x", "a"), "branch", [], [onnx.helper.make_empty_tensor_value_info("a")])
-    choice = onnx.helper.make_node("If", ["c"], ["b"], then_branch=branch, else_branch=branch)
-    made = model([*silu("x", "s"), choice, node("Tanh", ["s"], "t", "other"), node("Add", ["t", "b"], "y", None)])
-    assert sites_in_subgraphs(made) == {"act"}
-    assert [entry[0] for entry in calls_of(made, act=3, other=1)] == ["other"]
-    assert [entry[0] for entry in calls_of(made, act=2, other=1)] == ["other"]
-
-
-def test_the_cut_out_model_computes_what_its_part_computed():
-    made = model(
-        [
-            node("Neg", ["x"], "n", None),
-            node("Mul", ["n", "beta"], "b"),
-            node("Tanh", ["b"], "t"),
-            node("Neg", ["t"], "y", None),
-        ],
-        {"beta": np.array([[3.0], [4.0]], np.float32)},
-    )
-    (entry,) = site_nodes(made, {"act": 1})
-    cut = cut_out(made, entry)
-    session = onnxruntime.InferenceSession(cut.SerializeToString(), providers=["CPUExecutionProvider"])
-    x = np.linspace(-1, 1, 5, dtype=np.float32)
-    np.testing.assert_allclose(session.run(None, {"n": x})[0], np.tanh(3 * x), rtol=1e-5)
-
-
-def test_a_file_that_records_a_site_twice_is_damaged(tmp_path):
-    net = nn.Sequential(nn.Linear(6, 3), nn.GELU())
-    export_onnx(net, tmp_path / "net.onnx", SAMPLE)
-    file = onnx.load(tmp_path / "net.onnx")
-    entries = {entry.key: entry.value for entry in file.metadata_props}
-    entries["lit_gelu.sites"] = json.dumps(2 * json.loads(entries["lit_gelu.sites"]))
-    onnx.helper.set_model_props(file, entries)
-    onnx.save(file, tmp_path / "net.onnx")
-    with pytest.raises(ModelFileError):
-        check_parity(net, tmp_path / "net.onnx")
