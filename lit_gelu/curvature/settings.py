@@ -33,7 +33,7 @@ class ProductBudget:
         max_trace_probes: The most; if they do not suffice there is a warning, the first time.
         density_steps: For the spectral density.
         keep_graphs: Between products, keep the graphs of all batches. ``False`` records a batch's graph anew in each
-            product: the memory of one batch, about one and a half times the time.
+            product: the memory of one batch, in up to twice the time.
 
     Raises:
         ArgumentError: If a number is out of range.
