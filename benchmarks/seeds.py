@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-from lit_gelu.choose.sequential import log_evidence, seeds_needed
+from lit_gelu.choose.sequential import log_evidence, seeds_needed, seeds_stated
 
 TRIALS, FIRST = 10_000, 5
 DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] = {
@@ -53,12 +53,14 @@ def main() -> None:
     for effect in (1.0, 0.5):
         median = np.median(decided_at(effect + generator.standard_normal((TRIALS, 201))))
         print(f"effect {effect}: seeds_needed says {seeds_needed(effect)}; half of the comparisons need {median:.0f}")
-        for seen in (5, 10, 20, 30):
+        for seen in (5, 10, 15, 20, 30):
             spread = generator.standard_normal((TRIALS, seen)).std(1, ddof=1)
-            parts = {round(float(s), 2) for s in spread}
-            said = {part: seeds_needed(effect / part) for part in parts if part}
-            near = np.mean([median / 1.5 <= said[round(float(s), 2)] <= 1.5 * median for s in spread])
-            print(f"effect {effect}, with the spread of {seen} seeds: within a factor 1.5 in {100 * near:.0f} %")
+            stated = {part: seeds_stated(effect / part, seen) for part in {round(float(s), 2) for s in spread} if part}
+            rows = [stated[round(float(s), 2)] for s in spread]
+            near = 1.5 if rows[0][0] == rows[0][1] else 1.0
+            right = np.mean([(low or np.inf) / near <= median <= (high or np.inf) * near for low, high in rows])
+            kind = "one number, within a factor of 1.5" if near > 1 else "a range that holds the number"
+            print(f"effect {effect}, with the spread of {seen} seeds: {kind} in {100 * right:.0f} %")
 
 
 def _power(effect: float, n: int) -> float:

@@ -181,7 +181,7 @@ def _sizes(value: onnx.ValueInfoProto) -> list[int | str]:
         raise ModelFileError(f"{value.name!r} is no tensor whose sizes are written down. Try onnx.shape_inference.")
     sizes = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in kind.shape.dim]
     if any(isinstance(size, int) and size < _ANY_SIZE for size in sizes):
-        raise ModelFileError(f"{value.name!r} has the sizes {sizes}, of which none can be below 0: export it again.")
+        raise ModelFileError(f"{value.name!r} has the sizes {sizes}, which a file cannot have: export it again.")
     return sizes
 
 
@@ -195,9 +195,9 @@ def _port(value: onnx.ValueInfoProto, largest: int) -> str:
         )
     sizes = [size if isinstance(size, int) else _ANY_SIZE for size in _sizes(value)[1 if largest else 0 :]]
     dims = f"  dims: [ {', '.join(map(str, sizes or [1]))} ]\n"
-    none = "" if sizes else "  reshape {\n    shape: [ ]\n  }\n"
+    reshape = "" if sizes else "  reshape {\n    shape: [ ]\n  }\n"
     name = text_encoding.CEscape(value.name, as_utf8=True)
-    return f'  name: "{name}"\n  data_type: TYPE_{_TYPES[element]}\n{dims}{none}'
+    return f'  name: "{name}"\n  data_type: TYPE_{_TYPES[element]}\n{dims}{reshape}'
 
 
 def _write(model: ModelFile, folder: Path, version: int, files: Mapping[str, str], *, overwrite: bool) -> None:

@@ -102,7 +102,7 @@ def _fits(port: Port, tensor: torch.Tensor) -> bool:
 
 
 def matched_outputs(signatures: Sequence[OutputSignature], names: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Return which of the module's outputs a file has: by name if it knows all of them, else the first ones."""
+    """Return which of the module's outputs a file has: by name if all are the module's, else the first ones."""
     of_module = [signature.name for signature in signatures]
     if set(names) <= set(of_module):
         places = [of_module.index(name) for name in names]
@@ -120,7 +120,7 @@ class SitePair:
     call: int  # number of the site's call, from 0
     spec: str  # the module's
     there: GraphActivation
-    certain: bool  # whether nothing but this can stand there: no reordered graph, no part of another activation
+    certain: bool  # whether no other order of the graph could explain it
 
     @property
     def entry(self) -> SiteNodes:

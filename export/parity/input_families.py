@@ -86,8 +86,8 @@ class Family:
     # gaussian inputs (those of zeros may be zero), and what PyTorch cannot hold either is excused.
     extreme: bool = False
     gap: bool = False  # whether the gap to the module as trained is reported on them
-    # A larger family, whose first rows these are or might be: PyTorch's own error is the larger one of both, since
-    # the largest error of a few numbers says little.
+    # A larger family of the same kind: PyTorch's own error is the larger one of both, since the largest error of a few
+    # numbers says little.
     rows_of: str = ""
 
 
@@ -118,7 +118,7 @@ def families(
     floating = any(tensor.is_floating_point() for tensor in call.tensors)
     usual = "sample's values" if any(call.tensors[i].is_floating_point() for i in kinds) else "gaussian"
     kind = "random pixels" if raw else usual if floating else "random" if kinds else "sample"
-    size = GAUSSIAN_ROWS if any(call.batched) else call.batch_size  # a fixed batch is tried as often as makes up for it
+    size = GAUSSIAN_ROWS if any(call.batched) else call.batch_size  # of a fixed batch, as many as give 32 rows
     full_batch = f"{kind}, batch {size}"
     yield Family(SAMPLE, [call.tensors], gap=data is None, rows_of=full_batch)
     if data is not None:
@@ -226,9 +226,9 @@ def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
 def other_lengths(
     call: Call, shapes: Sequence[Sequence[int | str | None]], trouble: Trouble
 ) -> tuple[list[Call], list[str]]:
-    """Return the sample in four other sizes of each open dimension: the smallest, half, one more, twice as many."""
-    # Where a module does not take one of these, three times and so on. Dimensions take turns, so that no two have the
-    # same size all the time; those that are only accepted together change together.
+    """Return the sample in up to four other sizes of each open dimension, those of `other_sizes` that it takes."""
+    # Dimensions take turns, so that no two have the same size all the time; those that are only accepted together
+    # change together.
     lengths = {name: length for name, length in sample_lengths(call, shapes).items() if name != shapes[0][0]}
     if not lengths:
         return [], []

@@ -46,7 +46,7 @@ class BenchRow:
     median: float  # seconds of a call
     p90: float  # nine of ten calls take at most this
     throughput: float  # rows a second
-    ratio: float  # time beside the first PyTorch variant's, or the first variant's if there is none
+    ratio: float  # time beside the first variant's, PyTorch's where there is a model
     error: float  # see `relative_error`, against the first variant
 
 
@@ -85,7 +85,7 @@ def bench(
 ) -> BenchReport:
     """Time a file beside PyTorch: in one process, after warming up, in shuffled rounds.
 
-    Outputs are compared with the first way's, PyTorch's own, which tells a wrong file from a right one.
+    Outputs are compared with the first variant's, PyTorch's, so that a wrong file shows.
 
     Inputs lie on the device that computes and are passed without copies. On CUDA, times are between events.
 

@@ -54,14 +54,13 @@ class Port:
 
     @cached_property
     def array_dtype(self) -> np.dtype[Any] | None:
-        """The dtype in numpy, if it has one, which is not so for bfloat16."""
+        """The dtype in numpy; ``None`` for bfloat16, which numpy takes for float64 in a comparison."""
         name = _TYPES.get(self.type_name, "bfloat16")
         return None if name == "bfloat16" else np.dtype(name)
 
     def fits(self, value: object) -> bool:
         """Return whether a value is an array or dense tensor of the element type and shape."""
         if isinstance(value, np.ndarray):
-            # numpy takes None for float64, so that bfloat16, which has no dtype, is asked for first
             same = self.type_name not in _TYPES or (self.array_dtype is not None and value.dtype == self.array_dtype)
         elif is_tensor(value):
             dense = value.layout is sys.modules["torch"].strided and value.device.type != "meta"
@@ -142,7 +141,7 @@ def named_sizes(ports: Mapping[str, Port], shapes: Mapping[str, Sequence[int]]) 
 
 
 def random_inputs(ports: Mapping[str, Port], batch_size: int) -> "dict[str, Tensor]":
-    """Return inputs in a file's shapes: normal numbers, and pixels for ``uint8``; the bounds of others are unknown."""
+    """Return inputs in a file's shapes: normal numbers, and pixels for ``uint8``; others are refused."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -223,7 +222,7 @@ def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
 
 
 def parsed_file(path: Path) -> onnx.ModelProto:
-    """Return the model, its graph and opset being there; weights in files of their own are not read."""
+    """Return the model, refused without graph or opset; weights in files of their own are not read."""
     size = path.stat().st_size
     if size > _LARGEST:
         raise ModelFileError(f"{str(path)!r} has {size} bytes; an ONNX file has at most 2 GB, with weights beside it.")
@@ -247,13 +246,13 @@ def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+            for inner in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
                 yield from graphs_of(inner)
 
 
 def operator_name(node: Any) -> str:
     """Return the operator of a node of onnx or onnxruntime, with its domain unless that is the standard one."""
-    return node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}::{node.op_type}"  # one domain, by ONNX
+    return node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}::{node.op_type}"  # two names of it
 
 
 def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

@@ -166,7 +166,7 @@ def open_session(
 
 
 def _judge_cpu_nodes(session: onnxruntime.InferenceSession, model: ModelFile, checked: Mapping[str, Any]) -> None:
-    """Refuse what waits for the CPU behind the provider that was asked for, or say so if the CPU was named too."""
+    """Refuse nodes that ended up on the CPU, or warn where the CPU was named behind the provider."""
     placement, first = placement_of(session), next(iter(checked))
     nodes = without_shape_arithmetic(model.path, (node for node in placement.nodes if node.provider == CPU))
     if not nodes:

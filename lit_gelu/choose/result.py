@@ -169,19 +169,13 @@ class ActivationChoice(Displayed):
 
     def _seeds_needed(self, difference: MetricDifference) -> str:
         """Return how many seeds a difference as large as the one seen needs, by the spread seen so far."""
-        from scipy import stats  # half a second
-
         differences = self._paired(difference)
-        spread, n = float(differences.std(ddof=1)), len(differences)
-        effect, alpha = abs(difference.mean) / max(spread, 1e-12), ALPHA / len(self.differences)
-        # The spread of n differences lies between these parts of the true one in four of five cases.
-        low, high = np.sqrt(stats.chi2.ppf([0.1, 0.9], n - 1) / (n - 1))
-        needed, fewest, most = (sequential.seeds_needed(effect * part, alpha) for part in (1.0, high, low))
-        number = "more than 10,000 seeds" if needed is None else f"about {needed} seeds"
-        ends = "" if fewest is None else f" ({fewest} to {most or 'more than 10,000'})"
+        spread, effect = float(differences.std(ddof=1)), abs(difference.mean)
+        stated = sequential.seeds_stated(effect / max(spread, 1e-12), len(differences), ALPHA / len(self.differences))
+        number = " to ".join(dict.fromkeys(str(seeds or "10,000 or more") for seeds in stated))
         return (
             f"{difference.of} and {difference.to}: with the spread seen so far ({spread:.2g}), a difference of "
-            f"{abs(difference.mean):.2g}, which is the one seen, needs {number}{ends}."
+            f"{effect:.2g}, which is the one seen, needs about {number} seeds."
         )
 
     @property

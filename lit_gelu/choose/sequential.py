@@ -23,6 +23,7 @@ _VARIANCE = 0.25  # v
 _FUTURES = 2000  # enough to tell a chance of 5 % from one of 7 %
 _MOST_SEEDS = 10_000
 _BY_CHANCE = 3.0
+_TELLING = 30  # differences, whose spread tells the number of seeds to within a factor of 1.5
 
 
 def log_evidence(squared_t: np.ndarray | float, n: int) -> np.ndarray:
@@ -80,6 +81,15 @@ def seeds_needed(effect: float, alpha: float = ALPHA) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
+
+
+def seeds_stated(effect: float, n: int, alpha: float = ALPHA) -> tuple[int | None, int | None]:
+    """Return the ends of `seeds_needed` in four of five cases, by the spread of n differences; of 30 on, itself."""
+    from scipy import stats  # half a second
+
+    parts = np.sqrt(stats.chi2.ppf([0.9, 0.1], n - 1) / (n - 1)) if n < _TELLING else (1.0, 1.0)  # of the true spread
+    fewest, most = (seeds_needed(effect * part, alpha) for part in parts)
+    return fewest, most
 
 
 def chance_of_decision(differences: np.ndarray, most: int, alpha: float = ALPHA) -> float:

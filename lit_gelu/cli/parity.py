@@ -24,7 +24,7 @@ def parity(
 ) -> int:
     """Prove that an ONNX file computes what the PyTorch model computes.
 
-    exit code: 0 if every comparison passed, 1 if one failed, 2 for a mistake in the arguments
+    exit code: 0 if every comparison passed, 1 if one failed, 2 for a mistake in the arguments or a file
 
     in a shell:
       lit-gelu parity model.onnx --ckpt last.ckpt

@@ -9,7 +9,7 @@ from choice_nets import CPU, ConvNet, Stripes
 from scipy import integrate, stats
 
 from lit_gelu.choose import choose, training
-from lit_gelu.choose.sequential import chance_of_decision, log_evidence, seeds_needed, sequential_test
+from lit_gelu.choose.sequential import chance_of_decision, log_evidence, seeds_needed, seeds_stated, sequential_test
 from lit_gelu.errors import ArgumentError
 
 
@@ -61,6 +61,14 @@ def test_false_decisions_at_any_look_and_the_number_of_seeds():
     for effect in (1.0, 0.6):
         assert seeds_needed(effect) == pytest.approx(np.median(looks(effect + noise)), rel=0.15)
     assert seeds_needed(0.0) is None
+
+
+@pytest.mark.parametrize("effect", [1.0, 0.5])
+def test_a_range_of_seeds_is_right_in_four_of_five_cases(effect):
+    spread = np.random.default_rng(0).standard_normal((1000, 10)).std(1, ddof=1)
+    ranges = [seeds_stated(effect / part, 10) for part in spread]
+    assert 0.75 <= np.mean([low <= seeds_needed(effect) <= (high or np.inf) for low, high in ranges]) <= 0.9
+    assert len({*seeds_stated(effect, 30)}) == 1
 
 
 def test_the_chance_of_a_decision_is_how_often_series_are_decided():

@@ -106,10 +106,8 @@ class ParameterOperator:
 
     def along_gradients(self) -> Tensor:
         """Return g'Hg / g'g of each batch, with its own gradient and Hessian; a product a batch."""
-        ratios = []
-        for batch in self._batches:
-            gradient, product = batch.along_gradient()
-            ratios.append(gradient.dot(product) / gradient.dot(gradient))
+        pairs = (batch.along_gradient() for batch in self._batches)
+        ratios = [gradient.dot(product) / gradient.dot(gradient) for gradient, product in pairs]
         self.products += 1
         return torch.stack(ratios)
 
