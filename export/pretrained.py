@@ -114,7 +114,7 @@ def pretrained(model: nn.Module, folder: Path | None = None, files: tuple[Path, 
     notes: list[str] = []
     for name, tensor in sample.items():
         if tensor.ndim == 2:
-            sizes[name] = {1: "samples" if "input_values" in sample else _TEXT[name]}
+            sizes[name] = {1: "samples" if tensor.shape[1] == _SAMPLES else _TEXT[name]}
         elif tensor.ndim == 4:
             larger = {**sample, name: nn.functional.pad(tensor, (0, 64, 0, 32))}
             if _takes(model, larger):

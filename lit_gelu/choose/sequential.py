@@ -23,7 +23,7 @@ _VARIANCE = 0.25  # v
 _FUTURES = 2000  # enough to tell a chance of 5 % from one of 7 %
 _MOST_SEEDS = 10_000
 _BY_CHANCE = 3.0
-_TELLING = 30  # differences, whose spread tells the number of seeds to within a factor of 1.5
+_PRECISE = 30  # differences, whose spread tells the number of seeds to within a factor of 1.5
 
 
 def log_evidence(squared_t: np.ndarray | float, n: int) -> np.ndarray:
@@ -87,7 +87,7 @@ def seeds_stated(effect: float, n: int, alpha: float = ALPHA) -> tuple[int | Non
     """Return the ends of `seeds_needed` in four of five cases, by the spread of n differences; of 30 on, itself."""
     from scipy import stats  # half a second
 
-    parts = np.sqrt(stats.chi2.ppf([0.9, 0.1], n - 1) / (n - 1)) if n < _TELLING else (1.0, 1.0)  # of the true spread
+    parts = np.sqrt(stats.chi2.ppf([0.9, 0.1], n - 1) / (n - 1)) if n < _PRECISE else (1.0, 1.0)  # of the true spread
     fewest, most = (seeds_needed(effect * part, alpha) for part in parts)
     return fewest, most
 
