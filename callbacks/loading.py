@@ -14,7 +14,7 @@ from lit_gelu.callbacks.trainer import as_batch
 from lit_gelu.errors import CheckpointError, message_of
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.surgery.activation_record import restore_activations
-from lit_gelu.surgery.changes import is_mark, without_marks
+from lit_gelu.surgery.swap import is_mark, without_marks
 
 Module = TypeVar("Module", bound=LightningModule)
 

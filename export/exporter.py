@@ -14,7 +14,7 @@ from torch import nn
 
 from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.naming.forms import function_spec
+from lit_gelu.activations.naming.spec import function_spec
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.errors import ArgumentError
@@ -60,7 +60,6 @@ from lit_gelu.export.open_axes import (
     without_nested_tensors_,
 )
 from lit_gelu.export.preprocessing import describe, sample_call
-from lit_gelu.export.runtime.model_file import operator_name
 from lit_gelu.export.trace import trace
 from lit_gelu.files import require_writable
 
@@ -254,7 +253,7 @@ def export_onnx(
     if flat.call.constants:
         fixed.append(f"arguments that are no tensors are fixed as in the sample: {', '.join(flat.call.constants)}.")
     notes = (*metadata.notes, *fixed, *trial.notes, *unasked, *untried, *unused)
-    operators = Counter(map(operator_name, graph.graph))
+    operators = Counter(f"{node.domain}::{node.op_type}".removeprefix("::") for node in graph.graph)
     return ExportReport(Path(path), lowered.opset, metadata.sites, operators, metadata, notes)
 
 

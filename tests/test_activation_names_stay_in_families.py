@@ -18,7 +18,9 @@ OF_OTHERS = {
     "lit_gelu/audit/declarations.py": "the words of configurations",
     "lit_gelu/cli/demo.py": "the forms of GELU",
     "lit_gelu/cli/export.py": "the same forms",
-    "lit_gelu/surgery/recognition.py": "torch's operators, by which it looks them up",
+    "lit_gelu/surgery/coverage.py": "torch's operators, by which it looks them up",
+    "lit_gelu/surgery/observation.py": "a function that torch has under another name",
+    "lit_gelu/surgery/sites.py": "the classes of other libraries",
 }
 
 

@@ -30,8 +30,7 @@ from lit_gelu.surgery.activation_record import (
     record_activations,
     swap_recorded,
 )
-from lit_gelu.surgery.changes import without_marks
-from lit_gelu.surgery.swap import ActivationSelector, selector_of
+from lit_gelu.surgery.swap import ActivationSelector, selector_of, without_marks
 
 if TYPE_CHECKING:
     from lit_gelu.callbacks.swap.activation_swap import ActivationSwap

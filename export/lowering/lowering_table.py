@@ -37,7 +37,7 @@ from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.onnx_recipes import Lowering, OnnxCases, OnnxRecipes, OnnxSpelling
 from lit_gelu.errors import ArgumentError, SpecError, shown
-from lit_gelu.surgery.recognition import hidden_modules
+from lit_gelu.surgery.sites import hidden_modules
 
 CONTRIB_DOMAIN = "com.microsoft"
 CONSTANTS: Mapping[str, float] = {

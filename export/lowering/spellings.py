@@ -161,8 +161,9 @@ class _Recogniser:
         self._dtypes = {*_FLOATS, *(_ROUNDINGS if sixteen_bit else ())}
         users = [entry for entry in registry.entries() if entry.onnx is not None and entry not in ENTRIES]
         self._operators = {**_operators(users), **_OWN_OPERATORS}
-        self._candidates = [*_OWN_SPELLINGS, *_spellings(users, {})]
-        for candidate in self._candidates:
+        of_users = _spellings(users, {})
+        self._candidates = [*_OWN_SPELLINGS, *of_users]
+        for candidate in of_users:
             try:
                 candidate.probe  # noqa: B018 - kept from now on
             except NotAFormulaError:

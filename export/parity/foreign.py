@@ -23,7 +23,7 @@ from lit_gelu.export.parity.structure import DTYPES_OF_ELEMENTS, activation_row
 from lit_gelu.export.runtime.model_file import Port, nodes_of, operator_name
 from lit_gelu.export.site_nodes import SiteNodes, element_type
 from lit_gelu.surgery.coverage import CoveredSite, coverage
-from lit_gelu.surgery.recognition import is_gate
+from lit_gelu.surgery.sites import is_gate
 
 _FLOATS = {
     TensorProto.FLOAT: "fp32",

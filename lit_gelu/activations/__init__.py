@@ -6,8 +6,9 @@ from lit_gelu.activations.analysis.drawing import plot
 from lit_gelu.activations.analysis.initialisation import initialise_for_activations_
 from lit_gelu.activations.gaussian import gain
 from lit_gelu.activations.modules import GatedFFN
-from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts, ActivationGains, ActivationInfo
+from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.importing import building_from_file
+from lit_gelu.activations.naming.info import ActivationGains, ActivationInfo
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.registry import ActivationRegistry, registry
 from lit_gelu.errors import ArgumentError, SpecError, UnknownActivationError

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.naming.entry import ActivationGains
+from lit_gelu.activations.naming.info import ActivationGains
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.scalar import ScalarActivation
 from lit_gelu.activations.numerics.sampling import sign_changes

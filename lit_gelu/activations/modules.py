@@ -12,7 +12,7 @@ from lit_gelu.activations.families.piecewise_linear import Identity
 from lit_gelu.activations.families.piecewise_quadratic import SquaredReLU
 from lit_gelu.activations.families.swish import Swish
 from lit_gelu.activations.families.zero_identity_map import ZeroIdentityMap
-from lit_gelu.activations.naming.forms import FunctionActivation
+from lit_gelu.activations.naming.entry import FunctionActivation
 from lit_gelu.activations.naming.names import Names, registry_or_default
 from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.errors import ArgumentError

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from lit_gelu.activations.analysis.shape import computed_facts
 from lit_gelu.activations.families import ENTRIES
-from lit_gelu.activations.naming.entry import ActivationEntry, ActivationInfo
+from lit_gelu.activations.naming.entry import ActivationEntry
+from lit_gelu.activations.naming.info import ActivationInfo
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.names import registry_or_default as registry_or_default
 from lit_gelu.errors import SpecError

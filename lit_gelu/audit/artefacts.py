@@ -28,7 +28,7 @@ from lit_gelu.export.parity.structure import DTYPES_OF_ELEMENTS
 from lit_gelu.export.pretrained import configuration_of, open_pretrained
 from lit_gelu.export.site_nodes import SiteNodes, element_type, load_graph, valid_onnx
 from lit_gelu.sandbox import input_sample_of
-from lit_gelu.surgery.recognition import is_gate
+from lit_gelu.surgery.sites import is_gate
 
 
 @dataclass(frozen=True)

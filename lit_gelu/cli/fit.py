@@ -24,7 +24,7 @@ from lit_gelu.cli.terminal import silence_known_warnings
 from lit_gelu.data import DigitsData
 from lit_gelu.errors import ArgumentError, CheckpointError, LitGeluError, UnsupportedRunError, message_of
 from lit_gelu.files import is_file, is_special
-from lit_gelu.surgery.changes import is_mark
+from lit_gelu.surgery.swap import is_mark
 from lit_gelu.tasks import MNISTClassifier
 
 DEFAULT_MODEL = f"lit_gelu.tasks.{MNISTClassifier.__name__}"

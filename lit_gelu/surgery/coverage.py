@@ -1,21 +1,22 @@
 """Which activations of a model really run: seen at torch's operators, so that fused paths cannot hide them."""
 
+import math
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
+from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.display import Displayed, HtmlTable, count_of
-from lit_gelu.errors import SwapError
-from lit_gelu.surgery.observation import Key, before_every_module, key_of, locate, on_the_side, run
-from lit_gelu.surgery.recognition import RECURRENT, is_gate, kernel_name, kernel_spec
-from lit_gelu.surgery.sites import ActivationSite, Role, Survey, without_wrappers
+from lit_gelu.errors import LitGeluError, SwapError
+from lit_gelu.surgery.observation import FunctionTable, Key, before_every_module, key_of, locate, on_the_side, run
+from lit_gelu.surgery.sites import ActivationSite, Role, Survey, is_gate, without_wrappers
 from lit_gelu.surgery.source import Origin
 from lit_gelu.surgery.swap import ActivationSelector
 
@@ -200,9 +201,9 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = kernel_name(func)
-        spec = kernel_spec(func, args, kwargs, self._survey.table)
-        is_counted = spec is not None or name in RECURRENT
+        name = _kernel_name(func)
+        spec = _kernel_spec(func, args, kwargs, self._survey.table)
+        is_counted = spec is not None or name in _RECURRENT
         origin = locate(sys._getframe(1), self._modules) if is_counted else None
         if origin is None:
             return func(*args, **kwargs)
@@ -236,3 +237,66 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         calls = self._calls[site.name]
         training_only = calls == 0 and bool(site.calls)
         return CoveredSite(site.name, site.spec, site.role, site.kind, calls, where, kernels, training_only)
+
+
+_Arguments = Mapping[str, Any]
+_SELU_SCALE = 1.0507009873554805
+
+
+def _elu(arguments: _Arguments) -> ActivationSpec | None:
+    if math.isclose(arguments["scale"], _SELU_SCALE, rel_tol=1e-6):
+        return ActivationSpec("selu")
+    if arguments["scale"] == 1:
+        return ActivationSpec.of("elu", alpha=float(arguments["alpha"]))
+    return None
+
+
+def _fused(arguments: _Arguments) -> ActivationSpec | None:
+    return ActivationSpec("gelu" if arguments["use_gelu"] else "relu")
+
+
+# Operators that are no function of torch's by their name, or have other arguments than a spec.
+_SPECS: Mapping[str, Callable[[_Arguments], ActivationSpec | None]] = {
+    "_addmm_activation": _fused,
+    "_prelu_kernel": lambda _: ActivationSpec("prelu"),
+    "_transformer_encoder_layer_fwd": _fused,
+    "elu": _elu,
+    "hardtanh": lambda arguments: (
+        ActivationSpec("relu6") if (arguments["min_val"], arguments["max_val"]) == (0, 6) else None
+    ),
+    "log_sigmoid": lambda _: ActivationSpec("log_sigmoid"),
+    "log_sigmoid_forward": lambda _: ActivationSpec("log_sigmoid"),
+    "prelu": lambda arguments: ActivationSpec.of("prelu", num_parameters=arguments["weight"].numel()),
+}
+
+# These hide sigmoids and tanhs, or ReLUs, that are never called by themselves.
+_RECURRENT = frozenset({
+    "_cudnn_rnn",
+    "_thnn_fused_gru_cell",
+    "_thnn_fused_lstm_cell",
+    "miopen_rnn",
+    "mkldnn_rnn_layer",
+})
+
+
+def _kernel_name(overload: Any) -> str:
+    """Return the name of an ``OpOverload`` of ``aten``, without overload and underscore; empty for other libraries'."""
+    namespace, _, name = str(overload.name()).partition("::")
+    return name.partition(".")[0].rstrip("_") if namespace == "aten" else ""
+
+
+def _kernel_spec(
+    overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], table: FunctionTable
+) -> ActivationSpec | None:
+    """Return the canonical spec of what an ``OpOverload`` computes, ``None`` if it is no registered activation."""
+    schema, name = overload._schema.arguments, _kernel_name(overload)
+    arguments = {row.name: row.default_value for row in schema if row.has_default_value()}
+    arguments |= {row.name: value for row, value in zip(schema, args, strict=False)} | dict(kwargs)
+    function = table.find(getattr(F, name, None))
+    if function is not None and name not in _SPECS:
+        return table.spec(function, (), arguments)
+    spec = _SPECS[name](arguments) if name in _SPECS else None
+    try:
+        return None if spec is None else table.registry.resolve(spec)
+    except LitGeluError:  # the registry lacks it
+        return None

@@ -1,7 +1,8 @@
-"""Runs a sample through a model on the side and watches it: which activations are called, by whom, and from where."""
+"""Which of torch's functions are activations; and a sample run on the side, watched for who calls one, and where."""
 
 import contextlib
 import functools
+import inspect
 import itertools
 import sys
 import types
@@ -11,17 +12,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from lit_gelu.activations import ActivationSpec
+from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.display import Displayed
-from lit_gelu.errors import SwapError
+from lit_gelu.errors import LitGeluError, SwapError
 from lit_gelu.sandbox import as_written, evaluation_sandbox, isolated_random_state
-from lit_gelu.surgery.recognition import FunctionTable, KnownFunction
 from lit_gelu.surgery.source import CallPlace, Origin, Position, call_place, holder_of
 
 _PASSED_OVER = frozenset({
@@ -36,6 +38,107 @@ _PASSED_OVER = frozenset({
 
 Key = tuple[int, types.CodeType, Position | int, str]
 """Calling module, code, end of the expression (or the instruction), and what is called there."""
+
+
+_PLACES = (F, torch, Tensor, torch._C._nn)
+_SAME = {"sigmoid": (torch.special.expit,)}  # under another name
+_INPUTS = ("input", "x", "self")
+
+
+@dataclass(frozen=True)
+class KnownFunction:
+    """A function of torch that is an activation: a row of the registry names it, or one that torch has like it."""
+
+    function: Callable[..., Any]  # the function, or the tensor's method
+    entry: ActivationEntry
+    # From a call's arguments to those of a spec, where they are others.
+    read: Callable[..., dict[str, Any]] | None = None
+
+    @property
+    def name(self) -> str:
+        """The canonical name of the activation."""
+        return self.entry.name
+
+    @functools.cached_property
+    def facts(self) -> ActivationFacts:
+        """What the row states of the activation; asked once the function is met."""
+        return self.entry.facts_for(self.entry.preset.arguments if self.entry.preset else {})
+
+    @property
+    def path(self) -> str:
+        """Where the function is found, such as ``torch.nn.functional.gelu`` or ``torch.Tensor.relu``."""
+        name = str(getattr(self.function, "__name__", self.name))
+        for place in _PLACES:
+            if getattr(place, name, None) is self.function:
+                return f"{'torch.Tensor' if place is Tensor else place.__name__}.{name}"
+        return f"{getattr(self.function, '__module__', 'torch')}.{name}"
+
+    def arguments_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by name, without the input."""
+        if self.read is not None:
+            names = tuple(inspect.signature(self.read).parameters)
+        elif inspect.isfunction(self.function):
+            names = tuple(inspect.signature(self.function).parameters)[1:]
+        else:
+            names = tuple(name for name in self.entry.parameters if name != "inplace")
+        by_name = {key: value for key, value in kwargs.items() if key not in {*_INPUTS, "_stacklevel"}}
+        positional = args if any(key in kwargs for key in _INPUTS) else args[1:]
+        arguments = dict(zip(names, positional, strict=False)) | by_name
+        overwrites = str(getattr(self.function, "__name__", "")).endswith("_")
+        return arguments | ({"inplace": True} if overwrites else {})
+
+
+class FunctionTable:
+    """The functions of torch that a registry's activations are the same as, under all names that torch has for them."""
+
+    # The rows of the registry name functions (``F.relu``, ``torch.relu``, ...); torch has the same as tensors' methods
+    # and with an underscore for the one that overwrites its input, which are found by their name.
+
+    def __init__(self, registry: ActivationRegistry) -> None:
+        self.registry = registry
+        self._functions: dict[Any, KnownFunction] = {}
+        for entry in registry.entries():
+            for function, read in {**dict.fromkeys(entry.functions), **entry.calls}.items():
+                for form in _forms(function):
+                    self._functions.setdefault(form, KnownFunction(form, entry, read))
+
+    def find(self, function: Any) -> KnownFunction | None:
+        """Return what is known of a function, ``None`` if an object is no activation."""
+        try:
+            match = self._functions.get(function)
+        except TypeError:  # it has no hash
+            return None
+        return None if match is None or match.facts.halves else match  # no other could stand for GLU
+
+    def find_held(self, value: Any) -> tuple[KnownFunction, dict[str, Any]] | None:
+        """Return what is known of an attribute's value, a function or a partial, and the arguments bound to it."""
+        partial = isinstance(value, functools.partial) and not value.args
+        row = self.find(value.func if partial else value)
+        return None if row is None else (row, dict(value.keywords) if partial else {})
+
+    def spec(self, function: KnownFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ActivationSpec:
+        """Return the canonical spec of one call; for arguments that are no plain data an opaque one."""
+        arguments = function.arguments_of(args, kwargs)
+        try:
+            if function.read is not None:
+                arguments = function.read(**arguments)
+            return self.registry.resolve(ActivationSpec.of(function.name, **arguments))
+        except LitGeluError:
+            pass  # a tensor as an argument, or one that the activation's module does not have: not to be rebuilt
+        plain = {key: value for key, value in arguments.items() if isinstance(value, (bool, int, float, str))}
+        return ActivationSpec(function.path, tuple(plain.items()), opaque=True)
+
+
+@functools.lru_cache(maxsize=256)
+def _forms(function: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
+    """Return a function with the others that torch has under its name, with and without a trailing underscore."""
+    if str(getattr(function, "__module__", "")).partition(".")[0] != "torch":
+        return (function,)
+    name = function.__name__.rstrip("_")
+    forms = [function, *_SAME.get(name, ())]
+    for place in _PLACES:
+        forms += filter(callable, (getattr(place, name, None), getattr(place, f"{name}_", None)))
+    return tuple(forms)
 
 
 def run(model: nn.Module, input_sample: Any) -> Any:

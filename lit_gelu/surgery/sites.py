@@ -1,8 +1,12 @@
-"""Where a model has activations: modules, functions that modules hold, and, with a sample, calls of functions."""
+"""Where a model has activations: modules, functions that modules hold, and, with a sample, calls of functions.
+
+Which modules count: those of registered classes, and those that other libraries define for the same functions.
+"""
 
 import functools
 import itertools
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -10,11 +14,11 @@ from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.activations.naming.entry import FunctionActivation, opaque_spec
 from lit_gelu.display import Displayed, count_of
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.changes import edits_of
-from lit_gelu.surgery.observation import ActivationCall, CallWatcher
-from lit_gelu.surgery.recognition import FunctionTable, KnownFunction, activation_spec, hidden_modules, is_gate
+from lit_gelu.surgery.class_edits import EDITS
+from lit_gelu.surgery.observation import ActivationCall, CallWatcher, FunctionTable, KnownFunction
 from lit_gelu.surgery.source import WrittenCall, written_calls
 
 Role = Literal["activation", "gate"]
@@ -208,7 +212,7 @@ class Survey:
                 if held is not None:
                     row = held[0], self.table.spec(held[0], (None,), held[1])
                     self._held_functions.setdefault(key, {})[name] = row
-            for edit in edits_of(module):
+            for edit in (edit for cls in type(module).__mro__ for edit in vars(cls).get(EDITS, ())):
                 # Else the child is a site of its own, such as a function that was held.
                 if edit.name is not None and edit.name != edit.child:
                     name = absolute_name(edit.name, self._names[key][0])
@@ -228,7 +232,12 @@ class Survey:
             return []
         inside = {id(part) for key, module in self._modules.items() if key in self._specs for part in module.modules()}
         others = [module for key, module in self._modules.items() if key not in inside]
-        read = {kind: written_calls(kind, self.table) for kind in dict.fromkeys(map(type, others))}
+
+        def name_of(function: Any) -> str | None:
+            row = self.table.find(function)
+            return None if row is None or row.facts.gate else row.name
+
+        read = {kind: written_calls(kind, name_of) for kind in dict.fromkeys(map(type, others))}
         return [replace(call, module=self.names_of(module)[0]) for module in others for call in read[type(module)]]
 
     def names_of(self, module: nn.Module) -> list[str]:
@@ -276,3 +285,93 @@ class Survey:
             call.name = next(free) if taken or len(calls) > 1 else name
             call.caller = self.names_of(call.owner)[0]
         return tuple(calls)
+
+
+def is_gate(spec: ActivationSpec, registry: ActivationRegistry) -> bool:
+    """Say whether an activation usually gates another value."""
+    return not spec.opaque and registry.entry(spec.name).facts_for(spec.arguments).gate
+
+
+def activation_spec(module: nn.Module, registry: ActivationRegistry) -> ActivationSpec | None:
+    """Return the spec of a module that is an activation site; ``None`` if it is none."""
+    if type(module) is nn.Identity:
+        return None
+    entry = registry.entry_of(module)
+    if entry is None:
+        return registry.spec_of(module) if isinstance(module, FunctionActivation) else foreign_spec(module, registry)
+    spec = registry.spec_of(module)
+    return None if entry.facts_for(spec.arguments).halves else spec
+
+
+_ARGUMENTS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
+    "transformers.activations.ClippedGELUActivation": lambda module: {
+        "min": float(module.min),
+        "max": float(module.max),
+    },
+    "timm.layers.activations.PReLU": lambda module: {"num_parameters": module.num_parameters},
+}
+_OPAQUE = frozenset({"transformers.activations.XIELUActivation"})  # no spec can hold its parameters
+
+# From the class to a name of the registry, by module; the libraries themselves are not imported.
+_TIMM = {
+    "GELU": "gelu",
+    "GELUTanh": "gelu_tanh",
+    "HardMish": "hard_mish",
+    "HardSigmoid": "hard_sigmoid",
+    "HardSwish": "hard_swish",
+    "Mish": "mish",
+    "PReLU": "prelu",
+    "QuickGELU": "gelu_sigmoid",
+    "Sigmoid": "sigmoid",
+    "Swish": "silu",
+    "Tanh": "tanh",
+}
+_NAMES: Mapping[str, Mapping[str, str]] = {
+    "transformers.activations": {
+        "AccurateGELUActivation": "gelu_tanh",
+        "ClippedGELUActivation": "clipped_gelu",
+        "FastGELUActivation": "gelu_tanh",
+        "GELUActivation": "gelu",
+        "GELUTanh": "gelu_tanh",
+        "LaplaceActivation": "mega_laplace",
+        "LinearActivation": "identity",
+        "MishActivation": "mish",
+        "NewGELUActivation": "gelu_tanh",
+        "QuickGELUActivation": "gelu_sigmoid",
+        "ReLUSquaredActivation": "relu2",
+        "SiLUActivation": "silu",
+        "SqrtSoftplusActivation": "sqrt_softplus",
+    },
+    "timm.layers.activations": _TIMM,
+    "timm.layers.activations_me": {f"{name}Me": activation for name, activation in _TIMM.items()},
+    "clip.model": {"QuickGELU": "gelu_sigmoid"},
+    "open_clip.transformer": {"QuickGELU": "gelu_sigmoid"},
+}
+
+
+def foreign_spec(module: nn.Module, registry: ActivationRegistry) -> ActivationSpec | None:
+    """Return the spec of an activation module of transformers, timm or CLIP, if a registry has the activation."""
+    # It is the same function to the rounding of another order of operations.
+    path = f"{type(module).__module__}.{type(module).__qualname__}"
+    if path in _OPAQUE:
+        return opaque_spec(module)
+    name = _NAMES.get(type(module).__module__, {}).get(type(module).__qualname__)
+    if name is None or name not in registry:
+        return None
+    read = _ARGUMENTS.get(path)
+    return registry.resolve(ActivationSpec.of(name, **(read(module) if read else {})))
+
+
+# Python looks an attribute up in the instance before nn.Module is asked for its children. From torch 2.11 (or before)
+# to 2.15 nn.TransformerDecoderLayer.__setstate__ takes a layer whose activation is a module for one of an old version
+# that has none, and puts F.relu beside it: every copy computes ReLU, among them the layers that nn.TransformerDecoder
+# and nn.Transformer make of the one they are given, and copy.copy spoils the original.
+def hidden_modules(model: nn.Module) -> set[int]:
+    """Return the ``id`` of every module that an attribute of its name hides wherever it stands: nobody calls it."""
+    hidden: set[int] = set()
+    seen = {id(model)}
+    for parent in model.modules():
+        for name, child in parent._modules.items():
+            if child is not None:
+                (seen if vars(parent).get(name, child) is child else hidden).add(id(child))
+    return hidden - seen

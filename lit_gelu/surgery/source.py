@@ -14,7 +14,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.recognition import FunctionTable
 
 Position = tuple[int, int]
 """Line (from 1) and column in bytes (from 0)."""
@@ -266,8 +265,8 @@ class WrittenCall:
         return f"{self.name!r} ({self.where})"
 
 
-def written_calls(kind: type[nn.Module], table: FunctionTable) -> list[WrittenCall]:
-    """Return the calls of activations, gates left out, in the ``forward`` of a class and in methods that this calls."""
+def written_calls(kind: type[nn.Module], name_of: Callable[[Any], str | None]) -> list[WrittenCall]:
+    """Return the calls of what has an activation's name, in a class's ``forward`` and the methods that it calls."""
     # torch's own modules hold their activations, and `find_sites` lists those.
     if kind.__module__.partition(".")[0] == "torch":
         return []
@@ -277,10 +276,10 @@ def written_calls(kind: type[nn.Module], table: FunctionTable) -> list[WrittenCa
             called = _named(call.func, method)
             if called is None and isinstance(call.func, ast.Attribute) and not call.args:
                 called = getattr(Tensor, call.func.attr, None)  # h.relu(), and not self.relu(h)
-            function = None if called is None else table.find(called)
-            if function is not None and not function.facts.gate:
+            activation = None if called is None else name_of(called)
+            if activation is not None:
                 file = _original(method.__code__).replace("\\", "/").rpartition("/")[2]
-                calls.append(WrittenCall("", function.name, f"{file}:{call.lineno}"))
+                calls.append(WrittenCall("", activation, f"{file}:{call.lineno}"))
     return calls
 
 

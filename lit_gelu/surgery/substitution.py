@@ -8,7 +8,7 @@ import re
 import sys
 import types
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,13 +22,105 @@ from torch.utils import _pytree as pytree
 from lit_gelu.activations import ActivationSpec
 from lit_gelu.errors import SwapError
 from lit_gelu.sandbox import equal
-from lit_gelu.surgery.changes import Change, Edit, SetAttribute, SetChild, edited_class, in_effect, share_hooks
+from lit_gelu.surgery.class_edits import Edit, edited_class
 from lit_gelu.surgery.observation import Key, before_every_module, key_of, locate, on_the_side, run
 from lit_gelu.surgery.sites import ActivationSite, Survey, relative_name
 from lit_gelu.surgery.source import CallPlace
 
 _COMPUTING_PARAMETERS = BasePruningMethod, WeightNorm, SpectralNorm  # before each call
 _REMEDY = "Have the module hold an activation module and call that."
+
+
+@dataclass
+class SetChild:
+    """Sets a child module: in the place of another, of an attribute that is no module, or a new one at the end."""
+
+    parent: nn.Module
+    name: str
+    module: nn.Module
+    _before: nn.Module | None = field(default=None, init=False)
+    _attributes: dict[str, Any] | None = field(default=None, init=False)
+
+    def make(self) -> None:
+        """Make the change."""
+        self._before = self.parent._modules.get(self.name)
+        if self.name in vars(self.parent):
+            self._attributes = dict(vars(self.parent))
+        setattr(self.parent, self.name, self.module)
+        if isinstance(self.parent, nn.TransformerDecoderLayer) and self.name == "activation":
+            # Copies that find none in the layer's dictionary put F.relu there; see `sites.hidden_modules`.
+            vars(self.parent)[self.name] = self.module
+
+    def stands(self) -> bool:
+        """Say whether the model is still as the change left it."""
+        return self.parent._modules.get(self.name) is self.module
+
+    def revert(self) -> None:
+        """Put back what was there before."""
+        vars(self.parent).pop(self.name, None)
+        if self._before is not None:
+            setattr(self.parent, self.name, self._before)
+        else:
+            self.parent._modules.pop(self.name, None)
+        if self._attributes is not None:  # the order of attributes comes back too
+            now = vars(self.parent)
+            later = {key: value for key, value in now.items() if key not in self._attributes}
+            kept = {key: now.get(key, value) for key, value in self._attributes.items()}
+            now.clear()
+            now.update(kept | later)
+
+
+@dataclass
+class SetAttribute:
+    """Sets an attribute that is no module: the class, a bound method of it, a flag."""
+
+    target: nn.Module
+    name: str
+    value: Any
+    _before: Any = field(default=None, init=False)
+
+    def make(self) -> None:
+        """Make the change."""
+        self._before = getattr(self.target, self.name)
+        setattr(self.target, self.name, self.value)
+
+    def stands(self) -> bool:
+        """Say whether the model is still as the change left it."""
+        return self.name != "__class__" or type(self.target) is self.value  # the others follow from the class
+
+    def revert(self) -> None:
+        """Put back what was there before."""
+        setattr(self.target, self.name, self._before)
+
+
+Change = SetChild | SetAttribute
+
+
+@contextlib.contextmanager
+def in_effect(changes: Sequence[Change]) -> Iterator[contextlib.ExitStack]:
+    """Make changes in order, and take them back on leaving or if one fails, unless ``pop_all`` is called."""
+    with contextlib.ExitStack() as stack:
+        for change in changes:
+            change.make()
+            stack.callback(change.revert)
+        yield stack
+
+
+def revert_all(changes: Sequence[Change]) -> None:
+    """Take changes back, the last first; `SwapError`, and nothing is done, if one of them stands no more."""
+    for change in changes:
+        if not change.stands():
+            what = f"{change.name!r}" if isinstance(change, SetChild) else "a module"
+            raise SwapError(f"Cannot undo: {what} has been given something else since. Undo the later swap first.")
+    for change in reversed(changes):
+        change.revert()
+
+
+def share_hooks(source: nn.Module, target: nn.Module) -> None:
+    """Give a module the very dictionaries of another's hooks, so that a handle's ``remove`` works for both."""
+    for attribute in vars(nn.Module()):
+        if "forward_" in attribute or "backward_" in attribute:  # those of a state_dict are each module's own
+            setattr(target, attribute, getattr(source, attribute))
 
 
 @dataclass(frozen=True)

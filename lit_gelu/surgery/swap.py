@@ -1,26 +1,28 @@
 """Swaps in three steps: collect which sites become what, check all of it, then change the model.
 
-Sites are selected by name, by class, or by the activation that stands there now.
+Sites are selected by name, by class, or by the activation that stands there now. What a swap puts in leaves a key in
+the model's ``state_dict``.
 """
 
 import fnmatch
 import glob
 import inspect
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.naming.importing import import_object
-from lit_gelu.activations.naming.spec import dotted_path, read_spec
+from lit_gelu.activations.naming.spec import NOT_OF_THE_FUNCTION, dotted_path, read_spec
 from lit_gelu.activations.numerics.channels import INFER
 from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.changes import in_effect, mark, revert_all
 from lit_gelu.surgery.channels import with_inferred_channels
 from lit_gelu.surgery.report import LEFT, SwappedSite, SwapReport, in_one_line, table_of_sites
 from lit_gelu.surgery.sites import ActivationSite, Survey, names_for_patterns, without_wrappers
@@ -29,9 +31,11 @@ from lit_gelu.surgery.substitution import (
     Substitution,
     changes_for,
     fit_into,
+    in_effect,
     require_effect,
     require_no_aliasing,
     require_no_holder_of_parameters,
+    revert_all,
     substitution,
 )
 
@@ -374,3 +378,67 @@ def _listed(sites: list[ActivationSite], *, sampled: bool) -> str:
     names = [f"{site.name!r} ({site.spec})" for site in sites]
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return f"The model's sites: {', '.join(names[:_LISTED])}{more}.{hint}"
+
+
+# An activation without parameters leaves no trace in a `state_dict`, so every new one adds a key with an empty
+# tensor: `load_state_dict(strict=True)` of a model without the swap fails with it. Its name is all that torch's
+# error shows (and not that of `_extra_state`), so it names the activation, what puts it in, and what takes the key out
+# for a model that has the activation by itself. A model with the same swap takes the key, and weights that lack it. The
+# module has the tensor as an attribute too, where `torch.distributed.checkpoint` and `torch.func.functional_call` look
+# keys up.
+_KEY = "_lit_gelu_swap_key"  # the attribute that holds the key
+_LOADER = "__needs_ActivationSwap_or_lit_gelu_callbacks_load_from_checkpoint_or_lit_gelu_surgery_without_marks"
+_LONGEST = 100  # characters of the activation in a key
+
+_Weights = TypeVar("_Weights", bound=MutableMapping[str, Any])
+
+
+def mark(module: nn.Module, spec: ActivationSpec) -> None:
+    """Have a module that a swap puts in say so, by its canonical spec, in its ``state_dict``."""
+    before = vars(module).pop(_KEY, None)
+    vars(module).pop(str(before), None)
+    parts = [spec.name]
+    for name, value in spec.kwargs:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name not in NOT_OF_THE_FUNCTION:
+            parts += [name, f"{value:.12g}" if number else str(value)]
+    words = re.sub(r"[^0-9A-Za-z]+", "_", "_".join(parts).replace("-", "_minus_")).strip("_")
+    key = f"swapped_to_{words[:_LONGEST]}{_LOADER}"
+    vars(module)[_KEY] = key
+    vars(module)[key] = torch.empty(0)
+    if before is None:
+        untyped: Any = module
+        untyped.register_state_dict_post_hook(_write)
+        untyped.register_load_state_dict_pre_hook(_take)
+
+
+def without_marks(state_dict: _Weights) -> _Weights:
+    """Return a ``state_dict`` with the keys of swaps deleted: plain weights, for a model with these activations.
+
+    Example:
+        >>> from lit_gelu import surgery
+        >>> model, same = nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Sequential(nn.Linear(2, 2), nn.GELU())
+        >>> _ = surgery.swap(model, {nn.ReLU: "gelu"})
+        >>> same.load_state_dict(without_marks(model.state_dict()))
+        <All keys matched successfully>
+    """
+    for key in [key for key in state_dict if is_mark(key)]:
+        del state_dict[key]
+    return state_dict
+
+
+def is_mark(key: str) -> bool:
+    """Say whether a key of a ``state_dict`` is that of a swap."""
+    return key.endswith(_LOADER) and key.rpartition(".")[2].startswith("swapped_to_")
+
+
+def _write(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:  # noqa: ARG001
+    """Add the key; a hook's signature."""
+    key: str = vars(module)[_KEY]
+    empty: Tensor = vars(module)[key]
+    state_dict[prefix + key] = empty
+
+
+def _take(module: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:  # noqa: ARG001
+    """Take the own key out; another one stays and is refused as unexpected."""
+    state_dict.pop(prefix + vars(module)[_KEY], None)

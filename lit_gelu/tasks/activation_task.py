@@ -25,7 +25,7 @@ from lit_gelu.errors import ArgumentError, SpecError, shown
 from lit_gelu.sandbox import evaluation_mode, input_sample_of
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.surgery.activation_record import record_activations, restore_activations
-from lit_gelu.surgery.changes import without_marks
+from lit_gelu.surgery.swap import without_marks
 
 
 class HiddenLayer(nn.Module):

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import activations as transformers_activations
 
 from lit_gelu import activations, surgery
-from lit_gelu.surgery.recognition import foreign_spec
+from lit_gelu.surgery.sites import foreign_spec
 
 ARGUMENTS = {"ClippedGELUActivation": {"min": -2, "max": 3}}
 NOT_ACTIVATIONS = {"ClassInstantier", "XIELUActivation"}  # a table; parameters that no spec can hold

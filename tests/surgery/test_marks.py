@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.optim.swa_utils import AveragedModel
 
 from lit_gelu import surgery
-from lit_gelu.surgery.changes import is_mark
+from lit_gelu.surgery.swap import is_mark
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 KEY = (

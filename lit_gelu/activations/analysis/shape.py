@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from lit_gelu.activations.gaussian import gains
-from lit_gelu.activations.naming.entry import ActivationFacts, ActivationShape
+from lit_gelu.activations.naming.entry import ActivationFacts
+from lit_gelu.activations.naming.info import ActivationShape
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.scalar import ScalarActivation
 from lit_gelu.activations.naming.spec import ActivationSpec

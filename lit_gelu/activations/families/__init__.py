@@ -20,8 +20,7 @@ from lit_gelu.activations.families import (
     xielu,
     zero_identity_map,
 )
-from lit_gelu.activations.naming.entry import ActivationEntry
-from lit_gelu.activations.naming.forms import ModuleForm
+from lit_gelu.activations.naming.entry import ActivationEntry, ModuleForm
 from lit_gelu.activations.numerics.arguments import DerivativeOf
 
 _RELU2, _HARD_SWISH, _HARD_MISH = piecewise_quadratic.ENTRIES

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm
+from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts, ModuleForm
 from lit_gelu.activations.numerics.arguments import (
     NORMAL_END,
     Derivatives,

@@ -10,8 +10,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.families.gaussian_gelu import HENDRYCKS_2016, gaussian_gelu_joint
 from lit_gelu.activations.families.swish import swish, swish_derivative, swish_joint
-from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm
+from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts, ModuleForm
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.arguments import NORMAL_END, Derivatives, elementwise, elementwise_derivative, gated
 from lit_gelu.activations.numerics.gates import (

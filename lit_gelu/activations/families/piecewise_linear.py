@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm
+from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts, ModuleForm
 from lit_gelu.activations.numerics.arguments import Derivatives, elementwise, per_channel, quotient
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
 

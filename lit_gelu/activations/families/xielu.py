@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm
+from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts, ModuleForm
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative
 from lit_gelu.activations.numerics.channels import finite_number
 from lit_gelu.activations.numerics.gates import decay

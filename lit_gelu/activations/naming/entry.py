@@ -1,17 +1,17 @@
 """One registered activation: how to build, compute, differentiate and recognise it, and what is stated of it."""
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, get_args, get_origin
+from typing import Any, Self, get_args, get_origin
 
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.naming.forms import FunctionActivation, ModuleForm, noted, unfolded
-from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, keywords_of, opaque
-from lit_gelu.display import Displayed, HtmlTable, readable
+from lit_gelu.activations.naming.construction import noted, noted_arguments, present_arguments, unfolded
+from lit_gelu.activations.naming.spec import NOT_OF_THE_FUNCTION, ActivationSpec, dotted_path, keywords_of, opaque
 from lit_gelu.errors import ArgumentError, LitGeluError, SpecError, message_of, shown
 
 
@@ -49,85 +49,86 @@ class ActivationFacts:
     gate: bool = False
 
 
-@dataclass(frozen=True)
-class ActivationShape:
-    """The facts computed from ``f``, ``f'`` and ``f''`` in float64 by `lit_gelu.activations.analysis.shape.shape_of`.
+ReadArguments = Callable[[nn.Module], dict[str, Any]]
+
+
+class FunctionActivation(nn.Module):
+    """``f(x, **kwargs)`` of a plain function, so that it can stand in a model, be found and be swapped.
 
     Args:
-        range: Infimum and supremum of ``f``.
-        monotone: Whether ``f' >= 0`` everywhere.
-        convex: Whether ``f'' >= 0`` everywhere and no jump of ``f'`` is negative.
-        lipschitz: ``sup |f'|``.
-        derivative_at_zero: ``f'(0)``.
-        minimum: ``(x, f(x))`` of the lowest point, ``None`` if there is no single one.
-        inflections: Where ``f''`` changes sign.
-        left_asymptote: ``(slope, offset)`` of the straight line that ``f`` approaches on the left, ``None`` if there is
-            none.
-        right_asymptote: The same on the right.
-    """
-
-    range: tuple[float, float] | None = None
-    monotone: bool | None = None
-    convex: bool | None = None
-    lipschitz: float | None = None
-    derivative_at_zero: float | None = None
-    minimum: tuple[float, float] | None = None
-    inflections: tuple[float, ...] = ()
-    left_asymptote: tuple[float, float] | None = None
-    right_asymptote: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True)
-class ActivationGains:
-    """The gains of an activation for standard normal pre-activations; see `lit_gelu.activations.gain`.
-
-    Args:
-        forward: ``1 / sqrt(E f^2)``.
-        variance: ``1 / sqrt(E f^2 - (E f)^2)``.
-        backward: ``1 / sqrt(E f'^2)``.
-    """
-
-    forward: float
-    variance: float
-    backward: float
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class ActivationInfo(Displayed, ActivationFacts, ActivationShape):
-    """Everything the registry knows of one activation with given arguments.
-
-    It has the fields of `ActivationFacts`, stated by the author, and of `ActivationShape`, computed; the computed ones
-    are ``None`` for what is not elementwise, is another function for every channel, or not finite on both sides of 0.
-
-    Args:
-        spec: The activation, in canonical form.
-        gains: For standard normal pre-activations; ``None`` for what is not elementwise, is constant, or has moments
-            that do not exist in float64.
-        aliases: Its other names.
-        registered_by: The distribution, plugin or module that registered it.
+        function: Takes a tensor and keyword arguments, returns a tensor.
+        name: The registered name, or the dotted path of what was never registered.
+        kwargs: Keyword arguments for every call.
 
     Example:
-        >>> import lit_gelu as lg
-        >>> info = lg.activations.info("gelu")
-        >>> info.smoothness, round(info.lipschitz, 6), [round(value, 6) for value in info.minimum]
-        (inf, 1.128904, [-0.751792, -0.169971])
+        >>> FunctionActivation(torch.cos, "cosine")(torch.zeros(1))
+        tensor([1.])
     """
 
-    spec: ActivationSpec
-    gains: ActivationGains | None = None
-    aliases: tuple[str, ...] = ()
-    registered_by: str = ""
+    def __init__(self, function: Callable[..., Tensor], name: str, kwargs: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self.function = function
+        self.name = name
+        self.kwargs = dict(kwargs or {})
 
-    def _summary(self) -> str:
-        lowest = "" if self.minimum is None else f", minimum {self.minimum[1]:.6g} at {self.minimum[0]:.6g}"
-        steepest = "" if self.lipschitz is None else f", |f'| <= {self.lipschitz:.6g}"
-        return f"{self.spec}: {self.formula or 'no formula stated'}{lowest}{steepest}"
+    def forward(self, x: Tensor) -> Tensor:
+        """Call the function."""
+        return self.function(x, **self.kwargs)
 
-    def _html_table(self) -> HtmlTable:
-        gains = None if self.gains is None else {name: f"{gain:.7g}" for name, gain in vars(self.gains).items()}
-        facts = {name: value for name, value in vars(self).items() if name != "spec"} | {"gains": gains}
-        rows = [(name.replace("_", " "), readable(value)) for name, value in facts.items()]
-        return HtmlTable(("", "value"), rows, str(self.spec))
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a copy with the same function, by which the row is known."""
+        memo[id(self.function)] = self.function
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        return copied
+
+    def extra_repr(self) -> str:
+        """Return ``name, keyword=value, ...`` for ``repr``."""
+        return ", ".join([self.name, *(f"{key}={value!r}" for key, value in self.kwargs.items())])
+
+
+@dataclass(frozen=True)
+class ModuleForm:
+    """A module class that is this activation."""
+
+    type: type[nn.Module]  # a subclass may compute something else and does not count
+    # From an instance to the arguments of its spec. ``None``: its attributes of the names that its constructor has.
+    read: ReadArguments | None = None
+    # From an instance to the arguments of ``function`` and ``derivative``: the parameters as they are now, which
+    # training may have moved. ``None``: the same as those of the spec. How it is computed (``inplace``, ``memory``) is
+    # left out in either case.
+    live: ReadArguments | None = None
+    # Whether its backward pass needs the input (that of ReLU, sigmoid and tanh the output): until then nobody
+    # overwrites it.
+    keeps_input: bool = False
+    noted: bool = False  # whether its constructor notes what it is given, as that of a user's class does
+
+    @functools.cached_property
+    def keywords(self) -> tuple[str, ...]:
+        """The keywords of its constructor that a spec may give."""
+        return tuple(keywords_of(self.type))
+
+    def arguments(self, module: nn.Module) -> dict[str, Any]:
+        """Return the arguments of the spec of an instance; `SpecError` if they are not known."""
+        if self.noted:
+            return noted_arguments(module, self.keywords)
+        return {name: getattr(module, name) for name in self.keywords} if self.read is None else self.read(module)
+
+    def live_arguments(self, module: nn.Module) -> dict[str, Any]:
+        """Return the arguments of the pure function for an instance; `SpecError` if they are not known."""
+        if self.noted:
+            arguments = present_arguments(module, self.keywords)
+        else:
+            arguments = self.arguments(module) if self.live is None else self.live(module)
+        return {key: value for key, value in arguments.items() if key not in NOT_OF_THE_FUNCTION}
+
+
+def opaque_spec(module: nn.Module) -> ActivationSpec:
+    """Return the spec of a module that was never registered: it names the class, or the function of one."""
+    if isinstance(module, FunctionActivation):
+        return opaque(module.name, module.kwargs)
+    return ActivationSpec(dotted_path(type(module)), opaque=True)
 
 
 _PLAIN = (str, int, float, tuple, list, type(None))

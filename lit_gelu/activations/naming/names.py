@@ -23,8 +23,16 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 from torch import Tensor, nn
 
 from lit_gelu.activations.naming import importing
-from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts, Resolved, entry_for, without_memory
-from lit_gelu.activations.naming.forms import FunctionActivation, by_keyword, note_constructions, opaque_spec, unfolded
+from lit_gelu.activations.naming.construction import by_keyword, note_constructions, unfolded
+from lit_gelu.activations.naming.entry import (
+    ActivationEntry,
+    ActivationFacts,
+    FunctionActivation,
+    Resolved,
+    entry_for,
+    opaque_spec,
+    without_memory,
+)
 from lit_gelu.activations.naming.spec import (
     ACCEPTED,
     ActivationSpec,

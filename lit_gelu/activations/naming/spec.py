@@ -26,6 +26,7 @@ _KEYWORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _INTEGER_BITS, _DEPTH = 1000, 16  # bits that a float's range can hold; nesting that every parser can read
 _RESERVED = frozenset({"name", "class_path", "init_args"})
 NOT_IN_SPECS = frozenset({"device", "dtype", "generator"})  # where and how parameters are made, not what is computed
+NOT_OF_THE_FUNCTION = frozenset({"inplace", "memory"})  # they change how a module computes, not what
 
 
 @dataclass(frozen=True)
@@ -274,3 +275,9 @@ def plain_value(value: object, key: object, name: str, depth: int = 0) -> PlainV
         f"2**{_INTEGER_BITS}), float (not NaN), str and tuples of these, at most {_DEPTH} deep. Build the module "
         "yourself if it needs another kind of value."
     )
+
+
+def function_spec(spec: ActivationSpec) -> ActivationSpec:
+    """Return the spec of what an activation computes, without how it does."""
+    kept = tuple((key, value) for key, value in spec.kwargs if key not in NOT_OF_THE_FUNCTION)
+    return spec if spec.opaque or len(kept) == len(spec.kwargs) else ActivationSpec(spec.name, kept)

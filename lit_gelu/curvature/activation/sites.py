@@ -23,8 +23,8 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.changes import Edit, edited_class
 from lit_gelu.surgery.channels import nearest_before
+from lit_gelu.surgery.class_edits import Edit, edited_class
 from lit_gelu.surgery.observation import ActivationCall, on_the_side, run
 from lit_gelu.surgery.sites import ActivationSite, Survey, without_wrappers
 from lit_gelu.surgery.source import CallPlace

@@ -1,111 +1,31 @@
-"""The modules that an activation is built as, and what each was built with.
+"""What a module was built with, as its constructor was given it.
 
 A spec is the text that an instance is built again from, so it takes the constructor's arguments, and not what became
 of them: parameters are trained, a buffer may hold a logarithm, an attribute may have another name. So the constructor
 of a registered class notes what it is given in the instance's ``__dict__``, which copies and pickles take along.
 """
 
-import copy
 import functools
 import inspect
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.naming.spec import (
     NOT_IN_SPECS,
-    ActivationSpec,
     PlainValue,
     dotted_path,
-    keywords_of,
-    opaque,
     plain_value,
 )
 from lit_gelu.errors import ArgumentError, SpecError, message_of
 
 NOTE = "_lit_gelu_construction"
 
-ReadArguments = Callable[[nn.Module], dict[str, Any]]
-NOT_OF_THE_FUNCTION = frozenset({"inplace", "memory"})  # they change how a module computes, not what
-
 _NOTING = "_lit_gelu_notes_arguments"
 _MISSING = object()
-
-
-class FunctionActivation(nn.Module):
-    """``f(x, **kwargs)`` of a plain function, so that it can stand in a model, be found and be swapped.
-
-    Args:
-        function: Takes a tensor and keyword arguments, returns a tensor.
-        name: The registered name, or the dotted path of what was never registered.
-        kwargs: Keyword arguments for every call.
-
-    Example:
-        >>> FunctionActivation(torch.cos, "cosine")(torch.zeros(1))
-        tensor([1.])
-    """
-
-    def __init__(self, function: Callable[..., Tensor], name: str, kwargs: dict[str, Any] | None = None) -> None:
-        super().__init__()
-        self.function = function
-        self.name = name
-        self.kwargs = dict(kwargs or {})
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Call the function."""
-        return self.function(x, **self.kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return a copy with the same function, by which the row is known."""
-        memo[id(self.function)] = self.function
-        copied = type(self).__new__(type(self))
-        memo[id(self)] = copied
-        vars(copied).update(copy.deepcopy(vars(self), memo))
-        return copied
-
-    def extra_repr(self) -> str:
-        """Return ``name, keyword=value, ...`` for ``repr``."""
-        return ", ".join([self.name, *(f"{key}={value!r}" for key, value in self.kwargs.items())])
-
-
-@dataclass(frozen=True)
-class ModuleForm:
-    """A module class that is this activation."""
-
-    type: type[nn.Module]  # a subclass may compute something else and does not count
-    # From an instance to the arguments of its spec. ``None``: its attributes of the names that its constructor has.
-    read: ReadArguments | None = None
-    # From an instance to the arguments of ``function`` and ``derivative``: the parameters as they are now, which
-    # training may have moved. ``None``: the same as those of the spec. How it is computed (``inplace``, ``memory``) is
-    # left out in either case.
-    live: ReadArguments | None = None
-    # Whether its backward pass needs the input (that of ReLU, sigmoid and tanh the output): until then nobody
-    # overwrites it.
-    keeps_input: bool = False
-    noted: bool = False  # whether its constructor notes what it is given, as that of a user's class does
-
-    @functools.cached_property
-    def keywords(self) -> tuple[str, ...]:
-        """The keywords of its constructor that a spec may give."""
-        return tuple(keywords_of(self.type))
-
-    def arguments(self, module: nn.Module) -> dict[str, Any]:
-        """Return the arguments of the spec of an instance; `SpecError` if they are not known."""
-        if self.noted:
-            return _noted_arguments(module, self.keywords)
-        return {name: getattr(module, name) for name in self.keywords} if self.read is None else self.read(module)
-
-    def live_arguments(self, module: nn.Module) -> dict[str, Any]:
-        """Return the arguments of the pure function for an instance; `SpecError` if they are not known."""
-        if self.noted:
-            arguments = _present_arguments(module, self.keywords)
-        else:
-            arguments = self.arguments(module) if self.live is None else self.live(module)
-        return {key: value for key, value in arguments.items() if key not in NOT_OF_THE_FUNCTION}
 
 
 def unfolded(target: functools.partial[Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -138,19 +58,6 @@ def by_keyword(cls: type, positional: tuple[Any, ...], keywords: dict[str, Any])
     return {**arguments, **keywords}
 
 
-def function_spec(spec: ActivationSpec) -> ActivationSpec:
-    """Return the spec of what an activation computes, without how it does."""
-    kept = tuple((key, value) for key, value in spec.kwargs if key not in NOT_OF_THE_FUNCTION)
-    return spec if spec.opaque or len(kept) == len(spec.kwargs) else ActivationSpec(spec.name, kept)
-
-
-def opaque_spec(module: nn.Module) -> ActivationSpec:
-    """Return the spec of a module that was never registered: it names the class, or the function of one."""
-    if isinstance(module, FunctionActivation):
-        return opaque(module.name, module.kwargs)
-    return ActivationSpec(dotted_path(type(module)), opaque=True)
-
-
 def note_constructions(cls: type[nn.Module]) -> None:
     """Have the constructor of a class note its arguments on every instance that is built from now on."""
     # The constructor is wrapped in place, once; its signature, documentation and behaviour stay. A subclass's instances
@@ -177,7 +84,7 @@ def noted(module: nn.Module, kwargs: dict[str, Any]) -> nn.Module:
     return module
 
 
-def _noted_arguments(module: nn.Module, names: tuple[str, ...]) -> dict[str, Any]:
+def noted_arguments(module: nn.Module, names: tuple[str, ...]) -> dict[str, Any]:
     """Read the arguments that a module was built with."""
     # An argument that the constructor left as plain data in an attribute of its name is read there, so that a later
     # assignment counts. Of an instance without a note, because it was built before its class was registered, all of
@@ -198,9 +105,9 @@ def _noted_arguments(module: nn.Module, names: tuple[str, ...]) -> dict[str, Any
     return {name: value for name, value in arguments.items() if name in names}
 
 
-def _present_arguments(module: nn.Module, names: tuple[str, ...]) -> dict[str, Any]:
+def present_arguments(module: nn.Module, names: tuple[str, ...]) -> dict[str, Any]:
     """Read the arguments of a module's function as they are now, after what training may have moved."""
-    initial, note = _noted_arguments(module, names), vars(module).get(NOTE)
+    initial, note = noted_arguments(module, names), vars(module).get(NOTE)
     if note is None:
         return initial
     present = {name: _held(module, name) for name in note["mirrored"] if name in initial}
