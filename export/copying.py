@@ -297,10 +297,13 @@ def _differing(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> lis
 
 
 def _noise(tensor: Tensor) -> Tensor:
-    """Return other content of the same kind; whole numbers, which may be indices, in another order."""
+    """Return other content of the same kind; whole numbers, which may be indices, in another order if there is one."""
     if tensor.is_floating_point() or tensor.is_complex():
         return torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0)).to(tensor)
-    return ~tensor if tensor.dtype == torch.bool else tensor.flatten().roll(1).reshape(tensor.shape)
+    if tensor.dtype == torch.bool:
+        return ~tensor
+    rolled = tensor.flatten().roll(1).reshape(tensor.shape)
+    return torch.full_like(tensor, torch.iinfo(tensor.dtype).max // 2) if equal(rolled, tensor) else rolled
 
 
 def _same(first: Tensor, second: Tensor) -> bool:

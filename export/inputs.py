@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from lit_gelu.errors import ArgumentError, ModelInputError, shown
-from lit_gelu.export.object_tensors import ObjectsOfCall, TensorName, closed, opened
+from lit_gelu.export.object_tensors import ObjectsOfCall, TensorName, closed, leaves_with_paths, opened
 from lit_gelu.sandbox import holds_tensors, input_sample_of, isolated_generators, preserved_state
 
 if TYPE_CHECKING:
@@ -157,7 +157,8 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
             f"The input sample does not fit {type(model).__name__}.forward{signature}: {error}. Give a tensor, a tuple "
             "of its positional arguments, or a dict of its arguments by name."
         ) from error
-    paths, structure = pytree.tree_flatten_with_path(_opened((bound.args, bound.kwargs)))
+    arguments = _opened((bound.args, bound.kwargs))
+    paths, structure = list(leaves_with_paths(arguments)), pytree.tree_structure(arguments)
     positions = tuple(i for i, (_, leaf) in enumerate(paths) if isinstance(leaf, Tensor))
     tensors = tuple(plain_tensor(paths[i][1]) for i in positions)
     if not tensors or tensors[0].ndim == 0 or tensors[0].shape[0] == 0:
@@ -222,8 +223,7 @@ def _own_copy(leaf: Any) -> Any:
 def tensors_by_name(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the tensors of one call of ``forward`` by the names that `take_apart` gives them, however it is called."""
     bound = signature.bind(*args, **kwargs)
-    paths, _ = pytree.tree_flatten_with_path(_opened((bound.args, bound.kwargs)))
-    leaves = [pair for pair in paths if isinstance(pair[1], Tensor)]
+    leaves = [pair for pair in leaves_with_paths(_opened((bound.args, bound.kwargs))) if isinstance(pair[1], Tensor)]
     return dict(zip(_names([path for path, _ in leaves], signature), (tensor for _, tensor in leaves), strict=True))
 
 
@@ -347,7 +347,7 @@ def named_outputs(output: Any) -> list[tuple[str, Tensor]]:
     if isinstance(output, Tensor):
         return [("output", output)]
     pairs = []
-    for path, leaf in pytree.tree_flatten_with_path(_opened(output))[0]:
+    for path, leaf in leaves_with_paths(_opened(output)):
         if isinstance(leaf, Tensor):
             name = _joined([_key(entry) for entry in path], path, PRESENT)
             pairs.append((f"output_{name}" if name[:1].isdigit() else name, leaf))
@@ -357,7 +357,7 @@ def named_outputs(output: Any) -> list[tuple[str, Tensor]]:
 def left_out(output: Any) -> list[str]:
     """Say which parts of an output are in no file: ``None``, numbers, and objects whose tensors torch does not see."""
     notes = []
-    for path, leaf in pytree.tree_flatten_with_path(_opened(output))[0]:
+    for path, leaf in leaves_with_paths(_opened(output)):
         if not isinstance(leaf, Tensor):
             what = f"a {type(leaf).__name__} with tensors in it" if holds_tensors(leaf) else repr(leaf)[:40]
             notes.append(f"output {'.'.join(str(_key(entry)) for entry in path) or 0!r} is {what}: not in the file.")

@@ -45,6 +45,8 @@ class SwapSchedule:
         check_count("at_step", 0 if self.at_step is None else self.at_step, 0)
         check_count("patience", self.patience, 1)
         check_one_of(get_args(Mode), mode=self.mode)
+        if self.when is None and (self.mode, self.patience, self.reaches) != ("min", 3, None):
+            raise ArgumentError("mode=, patience= and reaches= are of a metric: give when=, its name, with them.")
         if self.reaches is not None and not is_number(self.reaches):
             raise ArgumentError(f"reaches={self.reaches!r} is not accepted. Give a finite number, or None.")
 

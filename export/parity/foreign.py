@@ -12,7 +12,8 @@ import torch
 from onnx import TensorProto
 from torch import nn
 
-from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.naming.spec import function_spec
 from lit_gelu.errors import LitGeluError, ModelFileError, ModelInputError, SwapError
 from lit_gelu.export.graph_activations import WITH_BIAS, GraphActivation
 from lit_gelu.export.inputs import SCOPE, Call, FlatModule
@@ -160,7 +161,7 @@ class ForeignActivations:
         except SwapError as error:
             self.notes.append(f"the module's activations were not looked for: {error}")
             return []
-        specs = {name: str(row.spec and _without_inplace(row.spec)) for name, row in rows.items()}
+        specs = {name: str(row.spec and function_spec(row.spec)) for name, row in rows.items()}
         return [(name, specs[name]) for name in sequence]
 
     def _paired(self, calls: Sequence[tuple[str, str]], activations: Sequence[GraphActivation]) -> list[SitePair]:
@@ -245,10 +246,6 @@ class ForeignActivations:
         with suppress(LitGeluError):
             return is_gate(self.registry.resolve(spec, trusted=False), self.registry)
         return False
-
-
-def _without_inplace(spec: ActivationSpec) -> ActivationSpec:
-    return replace(spec, kwargs=tuple((key, value) for key, value in spec.kwargs if key != "inplace"))
 
 
 def called_sites(

@@ -53,7 +53,7 @@ class OnnxPredictor:
         path: The file.
         providers: As ``onnxruntime.InferenceSession`` takes them; by default CUDA where it works, else the CPU. Without
             the CPU in the list, a node that the first provider has no kernel for is an error.
-        sess_options: As ``onnxruntime.InferenceSession`` takes them.
+        sess_options: As ``onnxruntime.InferenceSession`` takes them; an entry that has the placement recorded is added.
         batch_buckets: Batch sizes, for CUDA alone: each becomes one CUDA graph. A call is padded with 0 to the smallest
             that holds it, and runs without a graph if none does; all sizes but the batch must be fixed. The graphs are
             captured here: no other thread may use CUDA meanwhile.

@@ -125,10 +125,6 @@ _FORMS: dict[str, Callable[[Jet], Jet]] = {
 }
 
 
-def _gelu(x: Jet, approximate: str = "none") -> Jet:
-    return _FORMS[approximate](x)
-
-
 def _softplus(x: Jet, beta: float = 1.0) -> Jet:
     t = x * beta
     return (log1p(exp(-t)) + t if t.point > 0 else log1p(exp(t))) / beta
@@ -144,10 +140,6 @@ def _elu(x: Jet, alpha: Number = 1.0) -> Jet:
     return x if x.point > 0 else (exp(x) + -1) * alpha
 
 
-def _celu(x: Jet, alpha: float = 1.0) -> Jet:
-    return x if x.point > 0 else (exp(x / alpha) + -1) * alpha
-
-
 def _leaky_relu(x: Jet, negative_slope: float = 0.01) -> Jet:
     return x if x.point > 0 else x * negative_slope
 
@@ -161,13 +153,13 @@ DEFINITIONS: dict[str, Callable[..., Jet]] = {
     "leaky_relu": _leaky_relu,
     "elu": _elu,
     "selu": lambda x: _elu(x, _SELU_ALPHA) * _SELU_SCALE,
-    "celu": _celu,
+    "celu": lambda x, alpha=1.0: x if x.point > 0 else (exp(x / alpha) + -1) * alpha,
     "softplus": _softplus,
     "log_sigmoid": lambda x: -_softplus(-x),
     "sigmoid": sigmoid,
     "tanh": lambda x: sigmoid(x * -2) * -2 + 1,
     "hard_sigmoid": lambda x: (x + 3) / 6 if abs(x.point) < 3 else Jet.of(float(x.point > 0)),
-    "gelu": _gelu,
+    "gelu": lambda x, approximate="none": _FORMS[approximate](x),
     "silu": lambda x: x * sigmoid(x),
     "swish": lambda x, beta=1.0: x * sigmoid(x * beta),
     "hard_swish": lambda x: x * (x + 3) / 6 if abs(x.point) < 3 else x * float(x.point > 0),

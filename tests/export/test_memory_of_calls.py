@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 from lit_gelu.export import ExportError, OnnxPredictor, check_parity, export_onnx
 
@@ -18,8 +19,8 @@ class Stateful(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.kind, self.layer, self.kept = kind, nn.Linear(8, 8), [] if kind == "list" else {}
-        shape = {"cache": (4, 16, 8), "maximum": (), "count": ()}.get(kind, (8,))
-        self.register_buffer("memory", torch.zeros(shape, dtype=torch.long if kind == "count" else None))
+        shape = {"cache": (4, 16, 8), "maximum": (), "count": (), "warmup": ()}.get(kind, (8,))
+        self.register_buffer("memory", torch.zeros(shape, dtype=torch.long if kind in {"count", "warmup"} else None))
         self.attribute = torch.zeros(4, 16, 8)
 
     def forward(self, x, positions=None):
@@ -54,6 +55,10 @@ class Stateful(nn.Module):
         self.memory += 1
         return y
 
+    def with_warmup(self, y, _):
+        self.memory += 1
+        return torch.where(self.memory < 1000, y, 2 * y)
+
     def with_mask(self, y, _):
         if "mask" not in self.kept or len(self.kept["mask"]) != y.shape[-1]:
             self.kept["mask"] = torch.tril(torch.ones(y.shape[-1], y.shape[-1]))
@@ -65,7 +70,7 @@ def contents(net):
     return repr([(sorted(vars(part)), part.training, part.state_dict()) for part in net.modules()]) + repr(net.kept)
 
 
-@pytest.mark.parametrize("kind", ["cache", "attribute", "bank", "maximum", "list"])
+@pytest.mark.parametrize("kind", ["cache", "attribute", "bank", "maximum", "list", "warmup"])
 def test_what_reads_an_earlier_call_is_refused_by_name(tmp_path, kind):
     net = Stateful(kind).eval()
     before = contents(net)
@@ -143,6 +148,33 @@ def test_outputs_that_no_file_holds_are_said(tmp_path):
     for notes in (report.notes, check_parity(net, path, input_sample=X).notes):
         text = " ".join(notes)
         assert all(part in text for part in ("Slots", "None", "3.size"))
+
+
+class Scores(dict):
+    """A mapping that its library registers without keys, as transformers 5.0 does."""
+
+
+class Pair(tuple):
+    """The same of a sequence."""
+
+
+pytree.register_pytree_node(Scores, lambda s: (list(s.values()), list(s)), lambda v, k: Scores(zip(k, v, strict=True)))
+pytree.register_pytree_node(Pair, lambda pair: (list(pair), None), lambda values, _: Pair(values))
+
+
+def test_types_that_are_registered_without_keys(tmp_path):
+    class Scoring(nn.Module):
+        def forward(self, x):
+            y = F.gelu(x["a"] + x["b"])
+            return Scores(mean=y.mean(-1), all=Pair((y, y + 1)))
+
+    net, path = Scoring().eval(), tmp_path / "net.onnx"
+    export_onnx(net, path, ({"a": X, "b": X},))
+    assert [value.name for value in onnx.load(path).graph.output] == ["mean", "all_0", "all_1"]
+    sample = (Scores(a=X, b=X),)
+    export_onnx(net, path, sample)
+    assert [value.name for value in onnx.load(path).graph.input] == ["x_a", "x_b"]
+    assert check_parity(net, path, input_sample=sample).passed
 
 
 def test_weights_made_at_the_first_call(tmp_path):

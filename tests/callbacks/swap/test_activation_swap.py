@@ -108,6 +108,7 @@ def test_no_match_is_refused_before_training_and_lists_the_sites(tmp_path):
         ({"swaps": {"*": torch.sinh}, "at_epoch": 1}, SpecError),
         ({"when": "val_loss", "mode": "smallest"}, ArgumentError),
         ({"when": "val_loss", "patience": 0}, ArgumentError),
+        ({"at_epoch": 1, "patience": 2}, ArgumentError),
         ({"swaps": {}, "at_epoch": 1}, LitGeluError),
         ({"swaps": {"class:torch.nn.Nothing": "gelu"}, "at_epoch": 1}, LitGeluError),
         ({"swaps": {3: "gelu"}, "at_epoch": 1}, LitGeluError),
