@@ -33,7 +33,7 @@ class ExactResume(Callback):
 
     Raises:
         UnsupportedRunError: If the checkpoint was saved with another number of ranks or of loaders.
-        CheckpointError: If what it kept in the checkpoint is damaged.
+        CheckpointError: If what it kept in the checkpoint is damaged; `DataError` for the place in the data.
     """
 
     def __init__(self) -> None:

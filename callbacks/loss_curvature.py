@@ -189,10 +189,7 @@ class LossCurvatureMonitor(Callback):
         name: str = "loss",
     ) -> None:
         self.settings = LossSettings(
-            quantities=names_of("quantities", quantities),
-            mode=mode,
-            seed=seed,
-            budget=budget or ProductBudget(),
+            quantities=names_of("quantities", quantities), mode=mode, seed=seed, budget=budget or ProductBudget()
         )
         self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps, default=500)
         self.batches = ProbeBatches(probe, fraction)

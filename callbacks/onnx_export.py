@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 from typing_extensions import override
 
@@ -78,6 +79,8 @@ class OnnxExport(Callback):
         ExportOptions.checked(**export_options)
         if path is not None and Path(path).suffix != ".onnx":
             raise ArgumentError(f"OnnxExport(path={str(path)!r}) must end in .onnx.")
+        if not isinstance(preprocessing, nn.Module | bool | None):
+            raise ArgumentError(f"OnnxExport(preprocessing={preprocessing!r}): give a module, True or False.")
         if on_breach not in get_args(OnBreach):
             raise ArgumentError(f"OnnxExport(on_breach={on_breach!r}): accepted are 'raise' and 'warn'.")
         self.path = path
@@ -104,9 +107,8 @@ class OnnxExport(Callback):
                 f"OnnxExport does not work with {type(trainer.strategy).__name__}, whose modules are in parts. Export "
                 "afterwards: lit-gelu export, with a consolidated checkpoint."
             )
-        if self.preprocessing is False:
-            sample_of(pl_module, self.input_sample)
-        elif self.preprocessing is True and not hasattr(getattr(trainer, "datamodule", None), "preprocessing"):
+        sample_of(pl_module, self.input_sample)
+        if self.preprocessing is True and not hasattr(getattr(trainer, "datamodule", None), "preprocessing"):
             raise UnsupportedRunError(
                 "OnnxExport(preprocessing=True) needs a data module with preprocessing(). Give trainer.fit one, or the "
                 "module itself as preprocessing=."
@@ -195,7 +197,7 @@ def _data(trainer: Trainer, *, raw: bool) -> Any:
     from lit_gelu.export.parity.input_families import list_or_loader, loaders_in
 
     module = getattr(trainer, "datamodule", None)
-    if module is not None:
+    if module is not None and any(is_overridden(f"{kind}_dataloader", module) for kind in ("val", "test")):
         # A test loop on one rank alone: torchmetrics would gather over all ranks, and wait for them.
         return module if raw or trainer.world_size == 1 else list_or_loader(module)
     if raw or trainer.val_dataloaders is None:

@@ -29,15 +29,7 @@ from lit_gelu.export.copying import (
     without_callers_autocast,
 )
 from lit_gelu.export.input_kinds import at_least_two
-from lit_gelu.export.inputs import (
-    BOUNDS,
-    FlatModule,
-    batch_sizes,
-    named_shapes,
-    open_sizes,
-    sample_of,
-    take_apart,
-)
+from lit_gelu.export.inputs import BOUNDS, FlatModule, batch_sizes, named_shapes, open_sizes, sample_of, take_apart
 from lit_gelu.export.lowering.lowering_table import mark, unmark
 from lit_gelu.export.lowering.policy import DEFAULT_OPSET
 from lit_gelu.export.lowering.replace import lower

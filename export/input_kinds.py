@@ -151,7 +151,7 @@ def other_sizes(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int
 
 def smallest_sizes(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int]], bool]) -> dict[str, int]:
     """Return 1 for all sizes, or the smallest that are accepted, as divisors of the sample's and bisection tell."""
-    low, share = 0, math.gcd(*lengths.values())
+    low, share = 0, max(1, math.gcd(*lengths.values()))
     for part in (k for k in range(1, share + 1) if share % k == 0):
         if accepted({name: n // share * part for name, n in lengths.items()}):
             break
@@ -171,6 +171,8 @@ def resized(call: Call, shapes: Sequence[Sequence[int | str | None]], sizes: Map
             parts = sum_of(name)
             if any(part in sizes for part in parts):
                 length = sum(lengths[part] for part in parts)
+                if not tensor.shape[dim]:  # an empty cache
+                    tensor = tensor.new_zeros([*tensor.shape[:dim], 1, *tensor.shape[dim + 1 :]])
                 tensor = tensor.index_select(dim, torch.arange(length) % tensor.shape[dim])
         tensors.append(tensor)
     return tuple(tensors)

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -80,11 +81,12 @@ class Call:
         return tuple(selected)
 
     def whole_numbers(self, *, raw: bool) -> list[int]:
-        """Return which tensors hold whole numbers or truth values; raw pixels, the first tensor, are neither."""
+        """Return which tensors hold whole numbers or truth values, as masks do; raw pixels, the first one, do not."""
         return [
             place
-            for place, tensor in enumerate(self.tensors)
-            if not (tensor.is_floating_point() or tensor.is_complex() or (raw and place == 0)) and tensor.numel()
+            for place, (name, tensor) in enumerate(zip(self.names, self.tensors, strict=True))
+            if tensor.numel() and not (raw and place == 0) and not tensor.is_complex()
+            if not tensor.is_floating_point() or ("mask" in name and bool(((tensor == 0) | (tensor == 1)).all()))
         ]
 
     @property
@@ -263,12 +265,11 @@ def _key(entry: Any) -> Any:
 
 def unique_names(names: list[str]) -> list[str]:
     """Number names that occur twice: x, y, x_2."""
-    seen: dict[str, int] = {}
-    result = []
+    unique: list[str] = []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        result.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
-    return result
+        numbered = (f"{name}_{number}" for number in itertools.count(2))
+        unique.append(name if name not in unique else next(n for n in numbered if n not in {*unique, *names}))
+    return unique
 
 
 SCOPE = "model"  # under which FlatModule keeps the module, and so what its names begin with in the graph

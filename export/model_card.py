@@ -1,5 +1,6 @@
 """The ``README.md`` beside an exported file: what it computes, what it takes and gives, and how far that is proved."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,10 +33,10 @@ def model_card(
     ]
     if parity is not None:
         parts += [f"## Proof\n\n{_proof(parity)}", f"Compare again:\n\n```sh\n{command}\n```"]
-    inputs = ", ".join(f'"{name}": {name}' for name in inspection.inputs)
+    inputs = ", ".join(f'"{name}": {re.sub(r"[^0-9A-Za-z_]", "_", name)}' for name in inspection.inputs)
     parts += [
         "## Use\n\n```python\nimport onnxruntime\n\n"
-        f'session = onnxruntime.InferenceSession("{path.name}")\noutputs = session.run(None, {{{inputs}}})\n```',
+        f'session = onnxruntime.InferenceSession("{path.name}")\noutputs = session.run(None, {{{inputs}}})\n```'
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -47,7 +48,8 @@ def _verdict(parity: ParityReport | None) -> str:
     verdict = "passed" if parity.passed else "FAILED"
     return (
         f"The comparison {verdict}: {count_of(len(parity.rows), 'comparison')}, the largest error "
-        f"{figure(parity.largest_error)} of the largest output ({parity.provider}, {parity.dtype}; {versions})."
+        f"{figure(parity.largest_error) or 'not finite'} in units of the largest output ({parity.provider}, "
+        f"{parity.dtype}; {versions})."
     )
 
 
@@ -78,5 +80,6 @@ def _proof(parity: ParityReport) -> str:
         worst = max(compared, key=lambda row: row.excess)
         verdict = "ok" if all(row.passed for row in compared) else "FAILED"
         label = output or "activations alone"
-        rows.append((label, str(len(compared)), worst.inputs, figure(worst.error), figure(worst.limit), verdict))
+        error = "not finite" if worst.nonfinite else figure(worst.error)
+        rows.append((label, str(len(compared)), worst.inputs, error, figure(worst.limit), verdict))
     return _table(("output", "comparisons", "worst on", "error", "limit", "verdict"), rows)

@@ -53,6 +53,8 @@ def write_proof(
         raise ArgumentError(f"Unknown format {unknown[0]!r} of a report. Accepted: {', '.join(SUFFIXES)}.")
     path = Path(path)
     metadata_of(path)  # refuses a file that is missing, damaged or of others, which is not changed
+    if Path(report.path).name != path.name:
+        raise ArgumentError(f"The report is of {report.path!r}, and no proof of {str(path)!r}. Compare that file.")
     report = replace(report, path=path.name)
     texts = {name: getattr(report, f"to_{name}")().rstrip() + "\n" for name in formats}
     written = {name: path.with_name(f"{path.stem}{SUFFIXES[name]}") for name in formats}

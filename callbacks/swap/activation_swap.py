@@ -15,14 +15,7 @@ from typing_extensions import override
 from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.callbacks.swap.run import (
-    SWAPS_KEY,
-    SwapRecord,
-    SwapRun,
-    announce_swap,
-    describe_target,
-    install_hooks,
-)
+from lit_gelu.callbacks.swap.run import SWAPS_KEY, SwapRecord, SwapRun, announce_swap, describe_target, install_hooks
 from lit_gelu.callbacks.swap.schedule import Mode, SwapSchedule
 from lit_gelu.callbacks.trainer import (
     as_batch,

@@ -341,7 +341,9 @@ def _defaults(entry: ActivationEntry) -> dict[str, Any]:
 
 def _arguments(entry: ActivationEntry, module: nn.Module) -> dict[str, Any]:
     form = entry.form_of(module)
-    live = {**({} if form is None else form.arguments(module)), **(entry.live_arguments(module) or {})}
+    # Of a class of the user's they may be unknown after training: then the recipe is no use, as `SpecError` says.
+    present = form.live_arguments(module) if form is not None and form.noted else entry.live_arguments(module)
+    live = {**({} if form is None else form.arguments(module)), **(present or {})}
     values = {key: value for key, value in {**_defaults(entry), **live}.items() if key != "inplace"}
     return {k: v.detach().cpu().numpy() if isinstance(v, Tensor) else v for k, v in values.items()}
 
@@ -353,7 +355,8 @@ def mark(model: nn.Module, registry: ActivationRegistry | None = None) -> dict[s
     marked: dict[str, BoundActivation] = {}
     hidden = hidden_modules(model)
     for site, module in model.named_modules():
-        bound = None if id(module) in hidden else bind(module, registry)
+        is_itself = id(module) not in hidden and "forward" not in vars(module)  # which somebody may have replaced
+        bound = bind(module, registry) if is_itself else None
         if bound is not None:
             marked[site] = bound
             module.forward = functools.partial(_marked_forward, module.forward, site)
@@ -368,9 +371,9 @@ def unmark(model: nn.Module, marked: Iterable[str]) -> None:
 
 def _marked_forward(forward: Callable[..., Any], site: str, *args: Tensor, **kwargs: Tensor) -> Any:
     """Stand for an activation while the exporter traces; its one input may be named, and is overwritten if in-place."""
-    if torch._C._are_functorch_transforms_active():  # vmap and jvp have no rule for a stand-in
+    x, *others = (*args, *kwargs.values())
+    if others or torch._C._are_functorch_transforms_active():  # vmap and jvp have no rule for a stand-in
         return forward(*args, **kwargs)
-    (x,) = (*args, *kwargs.values())
     y = torch.onnx.ops.symbolic(
         f"{MARKER_DOMAIN}::{MARKER_OPERATOR}", (x,), {"site": site}, dtype=x.dtype, shape=x.shape, version=1
     )

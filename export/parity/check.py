@@ -206,7 +206,9 @@ def check_parity(
 
     # With preprocessing or softmax in the file the module's own forward is another function.
     measurable = not (raw or metadata.softmax)
-    metrics, unmeasured = task_metrics(model, data, predictor, call.names) if measurable else ([], [])
+    metrics, unmeasured = (
+        task_metrics(model, data, predictor, call.names, references.places) if measurable else ([], [])
+    )
     notes += [*noted, *unvaried, *untaken, *([ROWS_DEPEND] if metadata.rows_depend else [])]
     notes += [*comparison.untried, *unmeasured]
     report = ParityReport(
@@ -315,7 +317,11 @@ def _with_causes(report: ParityReport, file: Path, comparison: Comparison, layer
 
 
 def task_metrics(
-    model: nn.Module, data: Any, predictor: OnnxPredictor, names: Sequence[str] = ()
+    model: nn.Module,
+    data: Any,
+    predictor: OnnxPredictor,
+    names: Sequence[str] = (),
+    places: Sequence[int] | None = None,
 ) -> tuple[list[TaskMetric], list[str]]:
     """Run Lightning's test loop twice, once with the file as ``forward``; return the metrics, or why there are none."""
     if data is None or not is_data_module(data):
@@ -342,7 +348,8 @@ def task_metrics(
                 return output
             template.append(output)
         result = predictor(*file_inputs(predictor, [inputs[name] for name in names]))
-        outputs = iter(result if isinstance(result, tuple) else (result,))
+        results = result if isinstance(result, tuple) else (result,)  # a foreign file may have them in another order
+        outputs = iter(results if places is None else [results[places.index(i)] for i in range(len(results))])
 
         def from_file(leaf: Any) -> Any:
             """Return the next output in the dtype in which the module's metrics take it."""

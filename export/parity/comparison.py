@@ -235,6 +235,9 @@ class Comparison:
                 output.file.add(y[i], baseline, excused)
             else:
                 filled = fills(y[i], baseline, exact[i], self.dtype)
+                if family.name in (SAMPLE, DATA) and filled.shape == y[i].shape and y[i].dtype.kind == "f":
+                    missing = np.isnan(y[i]) & np.isnan(baseline) & np.isnan(exact[i])  # as the user's data may be
+                    filled = filled if missing.all() else filled | missing
                 output.file.add(y[i], exact[i], excused, filled)
                 output.spread.add(baseline, exact[i], excused, filled)
             if reference.trained is not None and family.gap:
@@ -340,10 +343,10 @@ def without_ties(
     theirs, ours = (np.expand_dims(i, dim) if i.ndim < values.ndim else i for i in (y, reference))
     inside = (theirs >= 0) & (theirs < values.shape[dim])
     chosen = np.take_along_axis(values, np.where(inside, theirs, 0), dim)
-    gap = np.abs(chosen - np.take_along_axis(values, ours, dim))
-    spread = 0.0
-    if baseline is not None and baseline[0].shape == values.shape:
-        spread = float(np.abs(baseline[0] - values).max(initial=0.0))
-    allowed = 2 * max(floor(dtype, tolerance) * float(np.abs(values).max(initial=0.0)), FACTOR * spread)
+    gap = distance(chosen, np.take_along_axis(values, ours, dim))
+    theirs_of = baseline[0] if baseline is not None and baseline[0].shape == values.shape else values
+    computed = np.isfinite(values) & np.isfinite(theirs_of) & ~fills(theirs_of, theirs_of, values, dtype)
+    spread = float(distance(theirs_of, values).max(initial=0.0, where=computed))
+    allowed = 2 * max(floor(dtype, tolerance) * float(np.abs(values).max(initial=0.0, where=computed)), FACTOR * spread)
     twice = (np.diff(np.sort(theirs, dim), axis=dim) == 0).any(dim, keepdims=True)
     return np.where((inside & (gap <= allowed) & ~twice).reshape(y.shape), reference, y)

@@ -132,6 +132,21 @@ def fills(output: np.ndarray, baseline: np.ndarray | None, exact: np.ndarray, dt
     return large if baseline is None else large | (agreed & np.isinf(r))
 
 
+def weights_of_errors(exact: np.ndarray) -> np.ndarray:
+    """Return what an error counts at each entry: less where a mask was added that is larger than the rest."""
+    # There an output is a constant and values of the size of the rest: their errors are of the constant's rounding, and
+    # the constant says nothing of what the rest may be off by.
+    sizes = np.sort(np.abs(exact[np.isfinite(exact)]), axis=None)
+    gaps = np.flatnonzero((sizes[1:] >= _FILL) & (sizes[1:] >= _BEYOND_THE_REST * sizes[:-1]))
+    weights = np.ones(exact.shape)
+    if gaps.size:
+        rest, constant = sizes[gaps[0]], sizes[gaps[0] + 1]
+        large = np.isfinite(exact) & (np.abs(exact) >= constant)
+        if 0 < np.ptp(exact[large]) <= 4 * rest:
+            weights[large] = rest / constant
+    return weights
+
+
 @dataclass(frozen=True)
 class WorstIndex:
     """The index whose error is largest in units of its limit, in the words of `ParityRow`."""
@@ -174,21 +189,23 @@ class Differences:
     ) -> None:
         """Add one batch, of which what is ``filled`` is right; one of another shape, or none, is infinitely wrong."""
         self.count += len(reference) if reference.ndim else 1
-        r = overflowed(reference, self.dtype)
+        is_real = reference.dtype.kind == "f"
+        r = overflowed(reference, self.dtype) if is_real else reference.astype(np.float64)
         fits = output is not None and output.shape == reference.shape
         if filled is not None and output is not None and fits:
             r = np.where(filled, output.astype(np.float64), r)
         computed = np.isfinite(r) if filled is None else np.isfinite(r) & ~filled
-        magnitude = np.where(computed, np.abs(r), 0.0)
+        weights = weights_of_errors(r) if excused is None else np.ones(r.shape)  # extremes are judged as they are
+        magnitude = np.where(computed, np.abs(r) * weights, 0.0)
         self.scale = max(self.scale, float(magnitude.max(initial=0.0)))
         if output is None or not fits:
             self.max_abs = math.inf
             return
         y = output.astype(np.float64)
-        error = distance(y, r)
+        error = distance(y, r) if filled is None else np.where(filled, 0.0, distance(y, r))
         fault = ~np.isfinite(error)
         self.nonfinite += int(np.count_nonzero(fault if excused is None else fault & np.isfinite(excused)))
-        error = np.where(fault, 0.0, error)
+        error = np.where(fault, 0.0, error * weights)
         self.max_abs = max(self.max_abs, float(error.max(initial=0.0)))
         if reference.dtype.kind in "iub":
             differs = output != reference

@@ -94,7 +94,7 @@ class ParityRow(Displayed):
         """Return the comparison in one line."""
         limit = "reported" if self.limit is None else f"limit {self.limit:.3g}"
         where = f"{self.inputs}, {self.output}" if self.output else self.inputs
-        unit = "entries" if self.whole_numbers else "largest output"
+        unit = "entries" if self.whole_numbers else "largest output" if self.output else "larger of 1 and the value"
         parts = [f"{self.comparison}, {where}: error {self.error:.3g} of the {unit} ({limit})"]
         if self.index_excess > 1:
             parts.append(self.index_text())
@@ -243,7 +243,7 @@ class ParityReport(Displayed):
 
     @property
     def largest_error(self) -> float | None:
-        """The largest error of the gating rows without extremes, in units of the largest output; ``None`` for NaN."""
+        """The largest error of the gating rows without extremes, each in its own unit; ``None`` if not finite."""
         rows = [row for row in self.rows if row.gating and not row.extreme]
         finite = bool(rows) and all(row.error < math.inf and not row.nonfinite for row in rows)
         return max(row.error for row in rows) if finite else None

@@ -34,6 +34,7 @@ from lit_gelu.export.metadata import FileMetadata
 from lit_gelu.export.parity.criterion import dtype_name
 from lit_gelu.export.runtime import CPU, CUDA, OnnxPredictor, Provider, default_providers, provider_name
 from lit_gelu.export.runtime.model_file import Port
+from lit_gelu.export.runtime.session import checked_providers
 
 Run = Callable[[Sequence[Tensor]], list[np.ndarray]]
 _DISABLED = "optimization.disable_specified_optimizers"
@@ -63,7 +64,7 @@ class SessionSetup:
         if self.disabled:
             entries[_DISABLED] = ";".join([*filter(None, [entries.get(_DISABLED)]), *self.disabled])
         for key, value in entries.items():
-            options.add_session_config_entry(key, value)
+            options.add_session_config_entry(key, str(value))
         if self.level is not None:
             options.graph_optimization_level = LEVELS[self.level]
         return options
@@ -85,13 +86,14 @@ def open_predictor(
     path: Path, providers: Sequence[Provider] | None, config: Mapping[str, str], dtype: torch.dtype
 ) -> tuple[OnnxPredictor, SessionSetup, list[str]]:
     """Open a file where all of it runs on the wanted provider; say so if only a part does."""
+    checked_providers(providers)  # a text is no list of names
     chosen = tuple(default_providers() if providers is None else providers)
-    first = provider_name(chosen[0]) if chosen else CPU
+    first = provider_name(chosen[0])
     if dtype == torch.float32:
         # TF32 rounds the factors of products to 10 bits: for a float32 file it is off, whatever the options say. 16-bit
         # files keep the options, since use_tf32=0 takes the tensor cores away from their convolutions too.
         chosen = tuple(
-            (CUDA, {**({} if isinstance(p, str) else p[1]), "use_tf32": 0}) if provider_name(p) == CUDA else p
+            (CUDA, {**({} if isinstance(p, str) else dict(*p[1:])), "use_tf32": 0}) if provider_name(p) == CUDA else p
             for p in chosen
         )
     setup = SessionSetup(chosen, config)
@@ -376,9 +378,11 @@ class References:
 
 
 def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """Return a float32 tensor whose entries are moved by -1, 0 or 1 unit in the last place."""
+    """Return a float32 tensor whose entries are moved by -1, 0 or 1 unit in the last place; whole numbers stay."""
+    # A mask's 1 and a category's number are exact, and a little less is another one.
     share = torch.rand(tensor.shape, generator=generator, dtype=torch.float64) * 2 - 1
-    return (tensor.double() * (1 + torch.finfo(torch.float32).eps * share)).float()
+    moved = (tensor.double() * (1 + torch.finfo(torch.float32).eps * share)).float()
+    return torch.where(tensor == tensor.round(), tensor, moved)
 
 
 def output_faults(expected: Sequence[OutputSignature], ports: Mapping[str, Port], metadata: FileMetadata) -> list[str]:

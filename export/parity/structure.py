@@ -57,12 +57,7 @@ def _name(site: str) -> str:
 
 
 def activation_faults(
-    model: onnx.ModelProto,
-    module: nn.Module,
-    metadata: FileMetadata,
-    registry: ActivationRegistry,
-    *,
-    rewritable: bool,
+    model: onnx.ModelProto, module: nn.Module, metadata: FileMetadata, registry: ActivationRegistry, *, rewritable: bool
 ) -> list[str]:
     """Say where module, record and graph do not agree on the activations."""
     # Every activation module must be recorded, as what it is; every node that is marked as an activation's must be of a
@@ -377,6 +372,8 @@ def _worst_input(
 ) -> dict[str, Any]:
     """Return the input with the largest error in units of what its recipe's rounding allows, as a row has it."""
     finite = np.isfinite(y) & np.isfinite(exact)
+    if not finite.any():
+        return {}
     points, y, exact, baseline = points[finite], y[finite], exact[finite], baseline[finite]
     baseline_error = np.where(np.isfinite(baseline), np.abs(baseline - exact), 0.0)
     limits = FACTOR * np.maximum(rounding[0] * spacing(exact, dtype) + rounding[1], baseline_error)

@@ -204,11 +204,7 @@ def resized(inputs: Mapping[str, Tensor], ports: Mapping[str, Port], size: int) 
 
 
 def measured(
-    variants: Sequence[Variant],
-    values: Mapping[str, Tensor],
-    size: int,
-    device: torch.device,
-    seconds: float,
+    variants: Sequence[Variant], values: Mapping[str, Tensor], size: int, device: torch.device, seconds: float
 ) -> list[BenchRow]:
     """Time variants on the same inputs: ratios and errors are to the first."""
     # A forward may overwrite its inputs, so each variant has its own.

@@ -50,7 +50,7 @@ class TensorRunner:
         ours = {
             name: torch.empty(shape, dtype=self.outputs[name].dtype, device=self.device)
             for name, shape in shapes.items()
-            if shape is not None and 0 not in shape
+            if shape is not None and 0 not in shape and self.outputs[name].dtype is not None
         }
         binding = self.binding(tensors, ours)
         for name in shapes.keys() - ours.keys():
@@ -129,7 +129,8 @@ class BatchGraphs:
         self._batch = next(iter(runner.inputs.values())).shape[:1]
         named = {(axis, size) for port in ports for axis, size in enumerate(port.shape) if not isinstance(size, int)}
         everywhere = all(port.shape[:1] == self._batch for port in runner.outputs.values())
-        if not everywhere or named != {(0, size) for size in self._batch if isinstance(size, str)}:
+        is_open = any(isinstance(size, str) for size in self._batch)
+        if not everywhere or not is_open or named != {(0, size) for size in self._batch}:
             shapes = ", ".join(f"{port.name} {port.shape}" for port in ports)
             raise ModelInputError(
                 "batch_buckets= is for files with one open size, the first of the first input and of every output; "

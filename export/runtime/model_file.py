@@ -28,7 +28,8 @@ else:
 
 # Names in torch by onnxruntime's words, which are ONNX's in small letters.
 _TYPES = {"tensor(float)": "float32", "tensor(double)": "float64"} | {
-    f"tensor({name})": name for name in ("float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+    f"tensor({name})": name
+    for name in ("float16", "bfloat16", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 }
 
 
@@ -64,7 +65,7 @@ class Port:
             same = self.type_name not in _TYPES or (self.array_dtype is not None and value.dtype == self.array_dtype)
         elif is_tensor(value):
             dense = value.layout is sys.modules["torch"].strided and value.device.type != "meta"
-            same = dense and self.dtype in (None, value.dtype)
+            same = dense and self.dtype == value.dtype
         else:
             return False
         sizes = zip(value.shape, self.shape, strict=False)

@@ -119,6 +119,7 @@ def without_shape_arithmetic(path: str | os.PathLike[str], nodes: Iterable[Place
     constants = {tensor.name for each in graphs_of(graph) for tensor in each.initializer}
     constants |= {value for node in everything if node.op_type == "Constant" for value in node.output}
     maker = {value: node for node in everything for value in node.output}
+    data = {value.name for each in graphs_of(graph) for value in each.output}
     readers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
     for node in everything:
         for position, value in enumerate(node.input):
@@ -129,10 +130,14 @@ def without_shape_arithmetic(path: str | os.PathLike[str], nodes: Iterable[Place
     def computes_sizes(node: onnx.NodeProto) -> bool:
         sources = [maker.get(value) for value in node.input if value and value not in constants]
         fed = all(source is not None and (source.op_type in SIZES or source.name in sizes) for source in sources)
-        return fed and all(
-            reader.name in sizes or (not reader.domain and position in _IN_HOST_MEMORY.get(reader.op_type, ()))
-            for value in node.output
-            for reader, position in readers.get(value, ())
+        return (
+            fed
+            and data.isdisjoint(node.output)
+            and all(
+                reader.name in sizes or (not reader.domain and position in _IN_HOST_MEMORY.get(reader.op_type, ()))
+                for value in node.output
+                for reader, position in readers.get(value, ())
+            )
         )
 
     while wrong := {name for name in sizes if not computes_sizes(by_name[name])}:  # until none has to go

@@ -126,7 +126,7 @@ class OnnxPredictor:
         self._recurrent = model.recurrent and device == _HOST
         self._names, self._outputs = list(self.ports), list(self.output_ports)
         both = (*self.ports.values(), *self.output_ports.values())
-        self._takes_arrays = self._cuda is None and all(port.array_dtype is not None for port in both)
+        self._takes_arrays = self._cuda is None and all(port.type_name != "tensor(bfloat16)" for port in both)
         named = [size for port in self.ports.values() for size in port.shape if isinstance(size, str)]
         # onnxruntime refuses another dtype or shape itself, but not these two.
         self._check_first = self._recurrent or len(set(named)) < len(named)
@@ -212,9 +212,7 @@ class OnnxPredictor:
                         self._require_fit(values)
                 outputs = session.run(self._outputs, arrays)
                 if tensor is not None:
-                    outputs = list(map(sys.modules["torch"].from_numpy, outputs))
-                    if not tensor.is_cpu:
-                        outputs = [output.to(tensor.device) for output in outputs]
+                    outputs = [_as_tensor(output, tensor.device) for output in outputs]
         except (ModelInputError, ProviderError):
             raise
         except Exception as error:
@@ -256,6 +254,14 @@ class OnnxPredictor:
         return partial(type(self), **self._arguments), ()
 
 
+def _as_tensor(output: Any, device: "torch.device") -> Any:
+    """Return an output as a tensor; lists of arrays, and texts, stay what they are."""
+    torch = sys.modules["torch"]
+    is_text = isinstance(output, list) or output.dtype.kind == "O"
+    # The view: onnxruntime's uint64 is numpy's ulonglong, which torch does not take for it.
+    return output if is_text else torch.from_numpy(output.view(output.dtype.str)).to(device)
+
+
 def _device(provider: str, options: Mapping[str, str]) -> str:
     """Return the device of a provider's tensors; the host where there is no torch with CUDA, though onnxruntime may."""
     if provider not in ON_CUDA_DEVICES or importlib.util.find_spec("torch") is None:
@@ -268,11 +274,7 @@ def _device(provider: str, options: Mapping[str, str]) -> str:
 
 
 def _on_cuda(
-    path: Path,
-    checked: dict[str, dict[str, str]],
-    device: str,
-    arguments: Mapping[str, Any],
-    sizes: Sequence[int],
+    path: Path, checked: dict[str, dict[str, str]], device: str, arguments: Mapping[str, Any], sizes: Sequence[int]
 ) -> "CudaRunner":
     """Open a session on the stream that is current, with CUDA graphs only if all of it runs on CUDA."""
     import torch

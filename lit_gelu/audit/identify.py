@@ -17,15 +17,7 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.audit.black_box import BlackBox
 from lit_gelu.audit.candidates import Formula, fitted, formulas
 from lit_gelu.audit.deviations import Deviation, deviations
-from lit_gelu.audit.number_format import (
-    CORE,
-    SMALL,
-    FloatFormat,
-    NumberFormat,
-    QuantizedDtype,
-    distinct,
-    number_format,
-)
+from lit_gelu.audit.number_format import CORE, SMALL, FloatFormat, NumberFormat, QuantizedDtype, distinct, number_format
 from lit_gelu.audit.structure import Structure, structure_of
 from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.errors import AuditError

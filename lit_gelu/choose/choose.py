@@ -25,16 +25,7 @@ from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
 from lit_gelu.callbacks.checkpoint_file import read_checkpoint
 from lit_gelu.choose.result import ActivationChoice, CandidateReport
 from lit_gelu.choose.statistics import FEWEST_SEEDS, Metric, direction_of, listed
-from lit_gelu.choose.training import (
-    Candidate,
-    RunFolder,
-    Setup,
-    first_line,
-    log,
-    make_runs,
-    settings_of,
-    validated,
-)
+from lit_gelu.choose.training import Candidate, RunFolder, Setup, first_line, log, make_runs, settings_of, validated
 from lit_gelu.errors import ArgumentError, MissingExtraError, UnsupportedRunError, shown
 from lit_gelu.extras import need
 from lit_gelu.files import quiet, write_atomically

@@ -41,10 +41,7 @@ def read_activations(plain: object) -> ActivationRecord:
 
 
 def restore_activations(
-    model: nn.Module,
-    recorded: object,
-    registry: ActivationRegistry | None = None,
-    input_sample: Any = None,
+    model: nn.Module, recorded: object, registry: ActivationRegistry | None = None, input_sample: Any = None
 ) -> None:
     """Give every site of a model the activation that was recorded for it; sites that have it stay as they are."""
     # Calls that were swapped are found with an ``input_sample`` alone; it may be a function of the model, called where

@@ -48,11 +48,7 @@ class RobustnessCurves(Displayed):
 
 
 def noise_robustness(
-    module: nn.Module,
-    data: Any,
-    levels: Sequence[float],
-    draws: int = 1,
-    seed: int = 0,
+    module: nn.Module, data: Any, levels: Sequence[float], draws: int = 1, seed: int = 0
 ) -> RobustnessCurves:
     r"""Measure a classifier on inputs with uniform noise of growing strength.
 

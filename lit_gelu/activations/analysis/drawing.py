@@ -68,5 +68,6 @@ def plot(
         axes.set_title(TITLES[order])
         axes.set_xlabel("x")
         axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(*places[-1].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+    lines = places[-1].get_lines()[: len(scalars)]  # matplotlib itself leaves out labels that begin with "_"
+    figure.legend(lines, [scalar.spec for scalar in scalars], loc="outside lower center", ncols=5, frameon=False)
     return figure

@@ -60,18 +60,14 @@ def unit_norm_rows_(weight: Tensor, generator: torch.Generator | None = None) ->
 
 
 def initialise_for_activations_(
-    model: nn.Module,
-    kind: str = "forward",
-    *,
-    generator: torch.Generator | None = None,
-    registry: Names | None = None,
+    model: nn.Module, kind: str = "forward", *, generator: torch.Generator | None = None, registry: Names | None = None
 ) -> tuple[InitialisedLayer, ...]:
     """Draw the weights of every linear and convolution layer from ``N(0, gain^2 / fan_in)``, in place; biases are 0.
 
     The gain is that of the activation that feeds the layer, with its parameters as they are now, for standard normal
-    pre-activations, and 1 where none does: in the first layer, after another weight layer, and after a normalisation
-    layer. Which activation feeds a layer is read from the order of registration (see `fed_layers`); check the rows that
-    are returned.
+    pre-activations, and 1 where none does: in the first layer, after another weight layer, and after one of torch's
+    normalisation layers. Which activation feeds a layer is read from the order of registration (see `fed_layers`);
+    check the rows that are returned. A weight that several layers share is drawn once, for the first of them.
 
     Args:
         model: Any module; transposed convolutions count with their mean fan-in. Other layers are left as they are.
@@ -122,7 +118,7 @@ def fed_layers(model: nn.Module, registry: Names) -> list[FedLayer]:
     # Dropout, pooling, identities and reshaping pass it on; a normalisation layer does not. What a ``forward`` does
     # otherwise (functions such as ``F.relu``, one activation called in several places, branches) is not seen.
     feed: tuple[nn.Module | None, str] = (None, "")
-    rows: dict[nn.Module, FedLayer] = {}
+    rows: dict[nn.Parameter, FedLayer] = {}  # by weight
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, WEIGHT_LAYERS):
             if isinstance(module.weight, nn.parameter.UninitializedParameter):
@@ -132,7 +128,7 @@ def fed_layers(model: nn.Module, registry: Names) -> list[FedLayer]:
                     f"The weight of {name!r} is computed from other parameters, so it cannot be set: initialise the "
                     "model before weight norm, spectral norm or another parametrisation is applied."
                 )
-            rows.setdefault(module, FedLayer(name, module, *feed))
+            rows.setdefault(module.weight, FedLayer(name, module, *feed))
             feed = None, ""
         elif isinstance(module, NORMALISATIONS):
             feed = None, ""

@@ -131,9 +131,5 @@ ENTRIES = (
             absolute=1e-7,
         ),
     ),
-    ActivationEntry(
-        "gelu_10",
-        ClippedGELU,
-        preset=ActivationSpec.of("clipped_gelu", min=-10.0, max=10.0),
-    ),
+    ActivationEntry("gelu_10", ClippedGELU, preset=ActivationSpec.of("clipped_gelu", min=-10.0, max=10.0)),
 )

@@ -236,16 +236,8 @@ ENTRIES = (
         function=reglu,
         facts=_facts("max(a, 0) b, with a the first half and b the second", smoothness=0),
     ),
+    ActivationEntry("geglu", GEGLU, function=geglu, facts=_facts("gelu(a) b, with a the first half and b the second")),
     ActivationEntry(
-        "geglu",
-        GEGLU,
-        function=geglu,
-        facts=_facts("gelu(a) b, with a the first half and b the second"),
-    ),
-    ActivationEntry(
-        "swiglu",
-        SwiGLU,
-        function=swiglu,
-        facts=_facts("a sigmoid(beta a) b, with a the first half and b the second"),
+        "swiglu", SwiGLU, function=swiglu, facts=_facts("a sigmoid(beta a) b, with a the first half and b the second")
     ),
 )

@@ -272,10 +272,7 @@ ENTRIES = (
         joint=gelu_joint,
         facts=_facts,
         aliases=("gelu_exact", "gelu_python"),
-        modules=(
-            ModuleForm(nn.GELU, keeps_input=True),
-            ModuleForm(SigmoidGELU, _sigmoid_form),
-        ),
+        modules=(ModuleForm(nn.GELU, keeps_input=True), ModuleForm(SigmoidGELU, _sigmoid_form)),
         functions=(F.gelu,),
         onnx=_ONNX,
     ),
@@ -286,9 +283,6 @@ ENTRIES = (
         preset=ActivationSpec.of("gelu", approximate="tanh"),
     ),
     ActivationEntry(
-        "gelu_sigmoid",
-        build_gelu,
-        aliases=("quick_gelu",),
-        preset=ActivationSpec.of("gelu", approximate="sigmoid"),
+        "gelu_sigmoid", build_gelu, aliases=("quick_gelu",), preset=ActivationSpec.of("gelu", approximate="sigmoid")
     ),
 )

@@ -14,12 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.naming.spec import (
-    NOT_IN_SPECS,
-    PlainValue,
-    dotted_path,
-    plain_value,
-)
+from lit_gelu.activations.naming.spec import NOT_IN_SPECS, PlainValue, dotted_path, plain_value
 from lit_gelu.errors import ArgumentError, SpecError, message_of
 
 NOTE = "_lit_gelu_construction"

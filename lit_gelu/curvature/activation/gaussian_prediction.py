@@ -47,7 +47,8 @@ class GaussianPrediction:
     """Computes E f, E f^2, E f', E f'^2, E|f''|, the mean gate, the shares and the kink mass of ``x ~ N(m, s^2)``."""
 
     # Shares and kink mass are closed. The expectations are integrals by Gauss-Legendre with 16 nodes on panels that end
-    # at every deviation, at inflections and kinks, and more densely where the activation changes: within 1e-9.
+    # at every deviation, at inflections and kinks, at 0, where f'' may jump as that of ELU does, and more densely where
+    # the activation changes: within 1e-9.
 
     def __init__(self, activation: nn.Module, registry: ActivationRegistry) -> None:
         slopes = Slopes(activation, registry)
@@ -63,7 +64,7 @@ class GaussianPrediction:
             low, centre, high = slopes.grid[torch.searchsorted(total, shares)].tolist()
             width = max((high - low) / _WIDTH, 1e-3)
         about = [centre + sign * width * x for x in _ABOUT for sign in (-1, 1)]
-        self._breaks = torch.tensor(sorted({*slopes.kinks, *slopes.turns, *about}), dtype=torch.float64)
+        self._breaks = torch.tensor(sorted({0.0, *slopes.kinks, *slopes.turns, *about}), dtype=torch.float64)
         intervals = [slopes.intervals(thresholds, holds) for thresholds, holds in _SHARES.values()]
         ends = [pair for pairs in intervals for pair in pairs]
         self._low, self._high = torch.tensor(ends, dtype=torch.float64).reshape(-1, 2).T

@@ -1,12 +1,7 @@
 """Curvature of the loss: the Hessian as an operator, and what can be learnt from its products with vectors."""
 
 from lit_gelu.curvature.loss.linear_operator import LinearOperator, MatrixOperator
-from lit_gelu.curvature.loss.operators import (
-    DirectionalCurvature,
-    ParameterOperator,
-    curvature_along,
-    hessian_operator,
-)
+from lit_gelu.curvature.loss.operators import DirectionalCurvature, ParameterOperator, curvature_along, hessian_operator
 from lit_gelu.curvature.loss.parameters import ParameterLayout, module_layout
 from lit_gelu.curvature.loss.spectrum import Eigenpair, SpectralDensity, extreme_eigenvalues, spectral_density
 from lit_gelu.curvature.loss.trace import TraceEstimate, hutchinson_trace
