@@ -144,7 +144,9 @@ def log_figures(trainer: Trainer, figures: Mapping[Path, float], step: int | Non
     step = logged_step(trainer) if step is None else step
     for logger in trainer.loggers:
         join = logger.group_separator.join
-        defined = {_accepted(logger, join(path)): value for path, value in figures.items() if value == value}
+        defined = {join(path): value for path, value in figures.items() if value == value}
+        if isinstance(logger, MLFlowLogger):  # the others take any name, and there may be hundreds of them at each step
+            defined = {_accepted(logger, name): value for name, value in defined.items()}
         if defined:
             logger.log_metrics(defined, step=step)
 

@@ -37,10 +37,7 @@ def _checked(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProc
 
 
 def run_warm(
-    *arguments: str | Path,
-    check: bool = True,
-    cwd: str | Path = ".",
-    env: Mapping[str, str] = os.environ,
+    *arguments: str | Path, check: bool = True, cwd: str | Path = ".", env: Mapping[str, str] = os.environ
 ) -> subprocess.CompletedProcess[str]:
     """`run_command` for a script, ``-m`` and a module, or ``-c`` and code, in a Python that has imported all it needs.
 

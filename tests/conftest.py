@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from repeated_work import seed_torch, spare_lightning, spare_torch
 
 gc.disable()  # until all tests are imported
 
@@ -60,7 +59,7 @@ def _seed(name):
     seed = zlib.crc32(name.encode())
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - the global generator is meant
-    seed_torch(seed)
+    torch.manual_seed(seed)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -126,8 +125,6 @@ def pytest_collection_modifyitems(items):
     """Skip, with the reason, what needs data or a device that is not here; put first what forks; thin out tables."""
     # It sets the levels of its loggers, which tests put back, and lets them propagate because pytest listens by now.
     importlib.import_module("lightning.pytorch")
-    spare_lightning()
-    spare_torch()
     items.sort(key=lambda item: item.get_closest_marker("forks") is None)
     reasons = {
         "realdata": None if os.environ.get("LIT_GELU_DATA") else "LIT_GELU_DATA names no folder with the paper's data",

@@ -130,11 +130,7 @@ ZOO = {
     "gelu": (gelu_net, torch.zeros(1, 6), {}),
     "every": (EveryActivation, torch.zeros(1, 4), {}),
     "hand": (HandWritten, torch.zeros(2, 6), {}),
-    "tokens": (
-        Tokens,
-        {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)},
-        LENGTH,
-    ),
+    "tokens": (Tokens, {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}, LENGTH),
     "pools": (Pools, torch.zeros(2, 3, 16, 16), {}),
     "convolutions": (convolutions, torch.zeros(2, 3, 8, 6), {"dynamic_shapes": {"input": {2: "height", 3: "width"}}}),
     "steps": (TimeSteps, (torch.arange(2), torch.zeros(2, 8)), {}),

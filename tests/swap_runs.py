@@ -1,11 +1,6 @@
 """What the tests of `ActivationSwap` have in common: its usual swaps, a run, and a witness of it."""
 
-from callback_helpers import (
-    SmallNet,
-    activations_of,
-    loader,
-    quiet_trainer,
-)
+from callback_helpers import SmallNet, activations_of, loader, quiet_trainer
 from lightning.pytorch import Callback
 
 from lit_gelu.callbacks import ActivationSwap

@@ -10,14 +10,7 @@ from pathlib import Path
 import pytest
 from child_processes import run_forked
 
-from lit_gelu.files import (
-    UnwritablePathError,
-    is_file,
-    is_folder,
-    is_special,
-    require_writable,
-    write_atomically,
-)
+from lit_gelu.files import UnwritablePathError, is_file, is_folder, is_special, require_writable, write_atomically
 
 
 def test_the_new_file_takes_the_place_of_the_old(tmp_path):

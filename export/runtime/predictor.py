@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnxruntime
 
 from lit_gelu.errors import ModelFileError, ModelInputError, ProviderError
@@ -127,6 +128,7 @@ class OnnxPredictor:
         self._names, self._outputs = list(self.ports), list(self.output_ports)
         both = (*self.ports.values(), *self.output_ports.values())
         self._takes_arrays = self._cuda is None and all(port.type_name != "tensor(bfloat16)" for port in both)
+        self._gives_arrays = all(port.array_dtype not in (None, "uint64") for port in self.output_ports.values())
         named = [size for port in self.ports.values() for size in port.shape if isinstance(size, str)]
         # onnxruntime refuses another dtype or shape itself, but not these two.
         self._check_first = self._recurrent or len(set(named)) < len(named)
@@ -196,23 +198,20 @@ class OnnxPredictor:
             ProviderError: If torch captures a CUDA graph, of which this cannot be a part.
         """
         session = self.session
-        values = bind_names(self._names, inputs, named_inputs)
-        tensor = next(filter(is_tensor, values.values()), None)
+        alone: Any = inputs[0] if len(inputs) == len(self._names) == 1 and not named_inputs else None
+        if isinstance(alone, np.ndarray) or is_tensor(alone):  # the rest takes as long as a small net's run
+            values: Mapping[str, Any] = {self._names[0]: alone}
+            tensor = None if isinstance(alone, np.ndarray) else alone
+        else:
+            values = bind_names(self._names, inputs, named_inputs)
+            tensor = next(filter(is_tensor, values.values()), None)
         try:
             if self._check_first or not self._takes_arrays:
                 self._require_fit(values)
             if self._cuda is not None or (tensor is not None and not self._takes_arrays):
                 outputs = self._run_on_device(session, values, tensor)
             else:
-                arrays: dict[str, Any] = values
-                if tensor is not None:  # of its own memory
-                    arrays = {n: value.numpy(force=True) if is_tensor(value) else value for n, value in values.items()}
-                for array in arrays.values():
-                    if not array.dtype.isnative:  # onnxruntime takes another processor's byte order for its own
-                        self._require_fit(values)
-                outputs = session.run(self._outputs, arrays)
-                if tensor is not None:
-                    outputs = [_as_tensor(output, tensor.device) for output in outputs]
+                outputs = self._run_on_host(session, values, tensor)
         except (ModelInputError, ProviderError):
             raise
         except Exception as error:
@@ -231,6 +230,22 @@ class OnnxPredictor:
                     "GRU on the CPU end the whole process on such. Give one row at least."
                 )
         named_sizes(self.ports, {name: value.shape for name, value in values.items()})
+
+    def _run_on_host(
+        self, session: onnxruntime.InferenceSession, values: Mapping[str, Any], tensor: "torch.Tensor | None"
+    ) -> list[Any]:
+        """Run on arrays, or on tensors as arrays of the same memory; outputs go where the first tensor is."""
+        arrays: Mapping[str, Any] = values
+        if tensor is not None:
+            arrays = {n: value.numpy(force=True) if is_tensor(value) else value for n, value in values.items()}
+        for array in arrays.values():
+            if not array.dtype.isnative:  # onnxruntime takes another processor's byte order for its own
+                self._require_fit(values)
+        outputs: list[Any] = session.run(self._outputs, arrays)
+        if tensor is None:
+            return outputs
+        outputs = list(map(sys.modules["torch"].from_numpy if self._gives_arrays else _as_tensor, outputs))
+        return outputs if tensor.is_cpu else [y.to(tensor.device) if is_tensor(y) else y for y in outputs]
 
     def _run_on_device(
         self, session: onnxruntime.InferenceSession, values: Mapping[str, Array], tensor: "torch.Tensor | None"
@@ -254,12 +269,12 @@ class OnnxPredictor:
         return partial(type(self), **self._arguments), ()
 
 
-def _as_tensor(output: Any, device: "torch.device") -> Any:
+def _as_tensor(output: Any) -> Any:
     """Return an output as a tensor; lists of arrays, and texts, stay what they are."""
-    torch = sys.modules["torch"]
-    is_text = isinstance(output, list) or output.dtype.kind == "O"
-    # The view: onnxruntime's uint64 is numpy's ulonglong, which torch does not take for it.
-    return output if is_text else torch.from_numpy(output.view(output.dtype.str)).to(device)
+    if isinstance(output, list) or output.dtype.kind == "O":
+        return output
+    # onnxruntime's uint64 is numpy's ulonglong, which torch does not take for it; a view of it is.
+    return sys.modules["torch"].from_numpy(output.view(output.dtype.str))
 
 
 def _device(provider: str, options: Mapping[str, str]) -> str:

@@ -319,7 +319,7 @@ def test_uint8_is_named():
         lambda: None,
     ],
     ids=[
-        *("softmax", "part", "noise", "linear", "raises", "integers", "none", "complex", "zeros", "nan", "no-argument"),
+        *("softmax", "part", "noise", "linear", "raises", "integers", "none", "complex", "zeros", "nan", "no-argument")
     ],
 )
 def test_what_is_no_activation_is_refused(function):

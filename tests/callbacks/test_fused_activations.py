@@ -9,12 +9,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
 from lit_gelu import kernels, surgery
-from lit_gelu.callbacks import (
-    ActivationCurvatureMonitor,
-    ActivationSwap,
-    FusedActivations,
-    LossCurvatureMonitor,
-)
+from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, FusedActivations, LossCurvatureMonitor
 from lit_gelu.tasks import MNISTClassifier
 
 

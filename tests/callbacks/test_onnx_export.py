@@ -223,3 +223,23 @@ def test_what_would_fail_after_training_is_refused_before(tmp_path):
     trainer._accelerator_connector.strategy = FSDPStrategy()
     with pytest.raises(UnsupportedRunError):
         OnnxExport().setup(trainer, Exportable(), "fit")
+
+
+def test_what_would_fail_after_training_is_refused_before_it(tmp_path):
+    model = SmallNet()
+    with pytest.raises(ModelInputError):
+        quiet_trainer(tmp_path, OnnxExport(preprocessing=nn.Identity())).fit(model, loader())
+    assert model.trainer.global_step == 0
+    with pytest.raises(ArgumentError):
+        OnnxExport(preprocessing="yes")
+
+
+def test_data_for_training_alone_are_no_data_to_compare_on(tmp_path):
+    class Training(LightningDataModule):
+        def train_dataloader(self):
+            return loader()
+
+    export, model = OnnxExport(str(tmp_path / "net.onnx")), SmallNet()
+    model.example_input_array = torch.zeros(2, 6)
+    quiet_trainer(tmp_path, export).fit(model, datamodule=Training())
+    assert export.parity.passed

@@ -13,11 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lit_gelu.errors import ArgumentError
-from lit_gelu.export import (
-    OnnxPredictor,
-    check_parity,
-    export_onnx,
-)
+from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
 
 SAMPLE = torch.zeros(1, 6)
 

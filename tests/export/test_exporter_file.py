@@ -13,13 +13,7 @@ import torch
 from child_processes import run_forked
 from export_cases import gelu_net
 
-from lit_gelu.export import (
-    ExportError,
-    OnnxPredictor,
-    check_parity,
-    export_onnx,
-    metadata,
-)
+from lit_gelu.export import ExportError, OnnxPredictor, check_parity, export_onnx, metadata
 from lit_gelu.files import UnwritablePathError
 
 SAMPLE = torch.zeros(1, 6)

@@ -12,11 +12,7 @@ from export_cases import Classifier, gelu_net
 from lightning.pytorch import Trainer
 from torch import nn
 
-from lit_gelu.export import (
-    OnnxPredictor,
-    check_parity,
-    export_onnx,
-)
+from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
 
 SAMPLE = torch.zeros(1, 6)
 

@@ -10,11 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lit_gelu.errors import ArgumentError, LitGeluError
-from lit_gelu.export import (
-    ExportError,
-    ModelInputError,
-    export_onnx,
-)
+from lit_gelu.export import ExportError, ModelInputError, export_onnx
 
 SAMPLE = torch.zeros(1, 6)
 
@@ -62,14 +58,7 @@ class FrozenBatch(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "model",
-    [
-        DataDependent(),
-        Random(),
-        ReturnsSlots(),
-        FrozenBatch(),
-    ],
-    ids=lambda model: type(model).__name__,
+    "model", [DataDependent(), Random(), ReturnsSlots(), FrozenBatch()], ids=lambda model: type(model).__name__
 )
 def test_what_has_no_graph_is_refused_and_the_old_file_stays(tmp_path, model, capfd):
     path = tmp_path / "net.onnx"

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from lit_gelu.export import ExportError, OnnxPredictor, export_onnx
+from lit_gelu.export import ExportError, OnnxPredictor, check_parity, export_onnx
 
 
 class Pooled(nn.Module):
@@ -80,3 +80,13 @@ class Branch(nn.Module):
 def test_a_branch_beyond_the_sizes_that_are_tried_is_noted_with_the_bound(tmp_path, size):
     (note,) = export_onnx(Branch(), tmp_path / "net.onnx", TEXT, dynamic_shapes={"x": {1: size}}).notes
     assert "up to 64" in note
+
+
+def test_an_empty_axis_in_the_sample_is_tried_at_other_sizes(tmp_path):
+    class Past(nn.Module):
+        def forward(self, x, past):
+            return nn.functional.gelu(torch.cat([past, x], 1))
+
+    sample = (torch.randn(2, 3, 4), torch.zeros(2, 0, 4))
+    export_onnx(Past(), tmp_path / "net.onnx", sample, dynamic_shapes={"past": {1: "past"}})
+    assert check_parity(Past(), tmp_path / "net.onnx", input_sample=sample).passed

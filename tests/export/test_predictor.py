@@ -30,6 +30,8 @@ NUMBERS = {
     torch.float64: TensorProto.DOUBLE,
     torch.float16: TensorProto.FLOAT16,
     torch.bfloat16: TensorProto.BFLOAT16,
+    torch.uint16: TensorProto.UINT16,
+    torch.uint64: TensorProto.UINT64,
     torch.int64: TensorProto.INT64,
     torch.int32: TensorProto.INT32,
     torch.int8: TensorProto.INT8,

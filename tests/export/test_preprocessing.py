@@ -11,14 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.errors import ArgumentError
-from lit_gelu.export import (
-    ExportError,
-    ModelInputError,
-    OnnxPredictor,
-    ParityError,
-    check_parity,
-    export_onnx,
-)
+from lit_gelu.export import ExportError, ModelInputError, OnnxPredictor, ParityError, check_parity, export_onnx
 
 
 class Whiten(nn.Module):

@@ -12,14 +12,7 @@ import torch
 from export_cases import gelu_net
 
 from lit_gelu.errors import ArgumentError
-from lit_gelu.export import (
-    ModelFileError,
-    OnnxPredictor,
-    check_parity,
-    export_onnx,
-    metadata,
-    write_proof,
-)
+from lit_gelu.export import ModelFileError, OnnxPredictor, check_parity, export_onnx, metadata, write_proof
 
 SAMPLE = torch.zeros(1, 6)
 
@@ -71,3 +64,15 @@ def test_a_file_of_others_is_not_changed(tmp_path, own, report):
     assert path.read_bytes() == before
     with pytest.raises(ArgumentError):
         write_proof(report, own, ["pdf"])
+
+
+def test_the_report_of_another_file_is_no_proof(tmp_path):
+    for name in ("net.onnx", "other.onnx"):
+        export_onnx(gelu_net(), tmp_path / name, SAMPLE)
+    report, before = (
+        check_parity(gelu_net(), tmp_path / "net.onnx", input_sample=SAMPLE),
+        (tmp_path / name).read_bytes(),
+    )
+    with pytest.raises(ArgumentError):
+        write_proof(report, tmp_path / name, ["json"])
+    assert (tmp_path / name).read_bytes() == before

@@ -18,13 +18,7 @@ from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInp
 from lit_gelu.export import OnnxPredictor, export_onnx
 from lit_gelu.export.metadata import read_metadata
 from lit_gelu.export.parity.report import TaskMetric
-from lit_gelu.export.quantization import (
-    OutputNoise,
-    check_quantized,
-    criteria,
-    quantize_onnx,
-    read_record,
-)
+from lit_gelu.export.quantization import OutputNoise, check_quantized, criteria, quantize_onnx, read_record
 from lit_gelu.files import UnwritablePathError
 from lit_gelu.tasks import MNISTClassifier
 

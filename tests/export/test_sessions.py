@@ -23,10 +23,7 @@ def path():
     return export_zoo.exported("gelu")[1]
 
 
-@pytest.mark.parametrize(
-    "given",
-    [[(CPU, {"use_arena": 1})], [CPU, CPU], [], CPU, ["CUDA"], ["CUDAProvider"]],
-)
+@pytest.mark.parametrize("given", [[(CPU, {"use_arena": 1})], [CPU, CPU], [], CPU, ["CUDA"], ["CUDAProvider"]])
 def test_lists_of_providers_that_are_refused(path, given):
     with pytest.raises(ProviderError):
         OnnxPredictor(path, providers=given)

@@ -124,12 +124,7 @@ def test_how_a_run_ended_and_what_its_files_prove():
 
 
 @pytest.mark.parametrize(
-    ("shares", "level"),
-    [
-        ([0.2, 0.5, 0.6], "good"),
-        ([0.9, 0.2, 1.0], "note"),
-        ([0.9, 1.0, 2.0], "warning"),
-    ],
+    ("shares", "level"), [([0.2, 0.5, 0.6], "good"), ([0.9, 0.2, 1.0], "note"), ([0.9, 1.0, 2.0], "warning")]
 )
 def test_a_sharpness_beside_the_limit_that_was_logged_with_it(shares, level):
     name = "curvature/loss/preconditioned_sharpness"

@@ -120,12 +120,7 @@ def test_gates_are_listed_and_swapped_only_if_named():
 
     model = Gated()
     roles = {site.name: site.role for site in surgery.find_sites(model, SAMPLE)}
-    assert roles == {
-        ":tanh": "gate",
-        ":sigmoid": "gate",
-        ":hard_sigmoid": "gate",
-        ":relu": "activation",
-    }
+    assert roles == {":tanh": "gate", ":sigmoid": "gate", ":hard_sigmoid": "gate", ":relu": "activation"}
     assert [row.name for row in surgery.swap(model, {"*": "silu"}, SAMPLE).rows] == [":relu"]
     surgery.swap(model, {":sigmoid": "relu", "activation:tanh": "identity"}, SAMPLE)
     x = SAMPLE

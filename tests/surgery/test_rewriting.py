@@ -19,8 +19,7 @@ SAMPLE = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize(
-    ("cls", "backend"),
-    [*((cls, "eager") for cls in ALL), *((cls, "aot_eager") for cls in (nets.Function, nets.Held))],
+    ("cls", "backend"), [*((cls, "eager") for cls in ALL), *((cls, "aot_eager") for cls in (nets.Function, nets.Held))]
 )
 def test_torch_compile_takes_it_whole_and_notices_every_swap(cls, backend):
     torch._dynamo.reset()

@@ -27,11 +27,7 @@ def by_hand(model, activation):
     return model.norm3(x + model.linear2(activation(model.linear1(x))))
 
 
-COPIES = {
-    "deepcopy": copy.deepcopy,
-    "copy": copy.copy,
-    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
-}
+COPIES = {"deepcopy": copy.deepcopy, "copy": copy.copy, "pickle": lambda model: pickle.loads(pickle.dumps(model))}
 
 
 @pytest.mark.parametrize("activation", [F.relu, nn.GELU()], ids=["function", "module"])

@@ -139,14 +139,7 @@ def test_module_and_random_state_are_left_alone():
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"levels": [0, math.nan]},
-        {"levels": [-0.5]},
-        {"levels": []},
-        {"levels": 1.0},
-        {"draws": 0},
-        {"seed": -1},
-    ],
+    [{"levels": [0, math.nan]}, {"levels": [-0.5]}, {"levels": []}, {"levels": 1.0}, {"draws": 0}, {"seed": -1}],
 )
 def test_refused_arguments(options):
     with pytest.raises(ArgumentError):

@@ -9,10 +9,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from lit_gelu.errors import ArgumentError
 from lit_gelu.tasks import AdamEpsilonInsideRoot
-from lit_gelu.tasks.optimizers import (
-    HalvesSchedule,
-    steps_per_epoch,
-)
+from lit_gelu.tasks.optimizers import HalvesSchedule, steps_per_epoch
 
 
 def optimizer_and_schedule(periods):

@@ -93,41 +93,45 @@ def measure(formulas: Formulas, x: Tensor, *, pivot: Tensor | float = 0.0, chann
     x = x.unsqueeze(1) if x.dim() == 1 else x
     dims, wide_type = tuple(range(1 - x.dim(), 0)), accumulation_dtype(x.device)  # all but the sites
     narrow_type = x.dtype if x[0].numel() <= _EXACT else wide_type  # it adds pairwise: a third of float64's time
-    plan = _plan(formulas.decreasing, x.dtype, x.device, x.dim())
-    ones = torch.empty(1 + len(plan.of_slope) + len(plan.of_x), *x.shape, dtype=x.dtype, device=x.device)
-    of_all, of_slope, of_x = torch.split(ones, [1, len(plan.of_slope), len(plan.of_x)])
-    finite = torch.lt(x.abs(), torch.inf, out=of_all[0])
     clean = x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    # Results go where they are summed: to stack them afterwards would take as long as half of the arithmetic.
+    # Few large arrays live at a time: what is free beyond twice the largest one, glibc hands back to the system, and
+    # faulting its pages in again takes longer than all of the arithmetic.
     powers_of_x = torch.empty(4, *x.shape, dtype=wide_type, device=x.device)
     wide, square, cube, fourth = powers_of_x
     wide.copy_(clean)
     if isinstance(pivot, Tensor) or pivot != 0.0:
-        wide.sub_(pivot).mul_(finite)
+        wide.sub_(pivot).mul_(x.isfinite())
     torch.mul(wide, wide, out=square)
     torch.mul(wide, square, out=cube)
     torch.mul(square, square, out=fourth)
     powers = powers_of_x.sum(dims)
+    del powers_of_x, wide, square, cube, fourth
+    finite = x.abs().lt_(torch.inf)
     at = evaluated(formulas, clean, finite)
     gate = torch.full_like(clean, torch.nan) if at.gate is None else at.gate
-    parts = torch.stack([at.value, at.first, at.second.abs(), gate])
-    squares = parts[:2].square()
-    torch.lt(at.first, plan.of_slope, out=of_slope)
+    parts, first = torch.stack([at.value, at.first, at.second.abs(), gate]), at.first
+    means = [each.sum(dims, dtype=narrow_type) for each in (parts, parts[:2].square())]
+    del at, gate, parts
+    plan = _plan(formulas.decreasing, x.dtype, x.device, x.dim())
+    ones = torch.empty(1 + len(plan.of_slope) + len(plan.of_x), *x.shape, dtype=x.dtype, device=x.device)
+    of_all, of_slope, of_x = torch.split(ones, [1, len(plan.of_slope), len(plan.of_x)])
+    of_all.copy_(finite)
+    torch.lt(first, plan.of_slope, out=of_slope)
     if len(plan.of_x):
         torch.lt(clean, plan.of_x, out=of_x)
     if formulas.masks:
         of_slope.mul_(finite)
         of_x.mul_(finite)
     counts = torch.addmm(plan.constant, plan.matrix, ones.sum(dims, dtype=narrow_type).to(wide_type), beta=x[0].numel())
+    del ones, of_all, of_slope, of_x
     kinks = _kink_mass(formulas, clean, finite, counts, powers)
-    means = [each.sum(dims, dtype=narrow_type) for each in (parts, squares)]
     columns = torch.cat([counts, powers, *means, kinks])
     if not formulas.masks:  # what the others, which are 0 in `clean`, have added is taken away again
         columns.addr_(_of_one_zero(formulas, x.dtype, x.device), counts[1], alpha=-1)
     alive = None
     if channel_dim is not None and x.numel():
         rest = [dim for dim in range(1, x.dim()) if dim != channel_dim]
-        size = at.first.abs().mul_(finite)
+        size = first.abs().mul_(finite)
         alive = (size.amax(rest) if rest else size) >= EPSILON
     return Activity(columns.T, alive)
 
@@ -208,16 +212,16 @@ def statistics_from_sums(sums: Tensor, pivot: Tensor | float = 0.0) -> Tensor:
     """Return the figures named in `STATISTICS` from sums, both in the last dimension; NaN where they are undefined."""
     # On the host, whatever the device: these are some dozen operations on a few numbers.
     table = np.moveaxis(sums.detach().cpu().numpy(), -1, 0)
-    column = dict(zip(SUMS, table, strict=True))
-    count, others = column["count"], column["count_non_finite"]
+    count, others = table[SUMS.index("count")], table[SUMS.index("count_non_finite")]
     with np.errstate(all="ignore"):
-        m1, m2, m3, m4 = (column[name] / count for name in _POWERS)
+        means = dict(zip(SUMS, table / count, strict=True))
+        m1, m2, m3, m4 = (means[name] for name in _POWERS)
         square = m1 * m1
         variance = np.maximum(m2 - square, 0)
         third = m3 - m1 * (3 * m2 - 2 * square)
         fourth = m4 - m1 * (4 * m3 - m1 * (6 * m2 - 3 * square))
         spread = np.where(variance > 0, variance, np.nan)
-        figures = {name: column[name] / count for name in (*INTEGRANDS, "kink_mass")}
+        figures = {name: means[name] for name in (*INTEGRANDS, "kink_mass")}
         shares = figures["share_saturated"] + figures["share_linear"] + figures["share_falling"]
         rows = [
             m1 + (pivot.detach().cpu().numpy() if isinstance(pivot, Tensor) else pivot),
@@ -228,7 +232,7 @@ def statistics_from_sums(sums: Tensor, pivot: Tensor | float = 0.0) -> Tensor:
             np.maximum(1 - shares, 0),
             others / (count + others),
         ]
-    return torch.from_numpy(np.stack(np.broadcast_arrays(*rows), -1)).to(sums)
+    return torch.from_numpy(np.stack(rows, -1)).to(sums)
 
 
 def activation_statistics(

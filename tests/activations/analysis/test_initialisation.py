@@ -9,12 +9,7 @@ from scipy import stats
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from lit_gelu.activations import (
-    create,
-    gain,
-    initialise_for_activations_,
-    registry,
-)
+from lit_gelu.activations import create, gain, initialise_for_activations_, registry
 from lit_gelu.activations.analysis.initialisation import fan_in, fed_layers, unit_norm_rows_
 from lit_gelu.errors import ArgumentError
 
@@ -186,3 +181,11 @@ def test_refuses_weights_that_cannot_be_set():
         fed_layers(nn.Sequential(nn.LazyLinear(3)), registry)
     with pytest.raises(ArgumentError):
         fed_layers(nn.Sequential(nn.ReLU(), parametrizations.weight_norm(nn.Linear(3, 3))), registry)
+
+
+def test_a_shared_weight_is_drawn_once():
+    first, second = nn.Linear(300, 300), nn.Linear(300, 300)
+    second.weight = first.weight
+    (row,) = initialise_for_activations_(nn.Sequential(first, nn.ReLU(), second))
+    assert row.weight_std == pytest.approx(300**-0.5)
+    assert first.weight.std().item() == pytest.approx(row.weight_std, rel=0.02)

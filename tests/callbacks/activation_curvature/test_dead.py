@@ -62,10 +62,7 @@ NETS = {
     "time": (lambda: nn.Sequential(killed(nn.Conv1d(4, WIDTH, 3)), nn.ReLU()), (4, 20)),
     "time as long as wide": (lambda: nn.Sequential(killed(nn.Conv1d(4, WIDTH, 3)), nn.ReLU()), (4, WIDTH + 2)),
     "image": (lambda: nn.Sequential(killed(nn.Conv2d(4, WIDTH, 3)), nn.Dropout(), nn.ReLU()), (4, 9, 8)),
-    "turned": (
-        lambda: nn.Sequential(killed(nn.Conv2d(4, WIDTH, 3)), Permutes(0, 2, 3, 1), nn.ReLU()),
-        (4, 9, 8),
-    ),
+    "turned": (lambda: nn.Sequential(killed(nn.Conv2d(4, WIDTH, 3)), Permutes(0, 2, 3, 1), nn.ReLU()), (4, 9, 8)),
     "tokens": (lambda: nn.Sequential(killed(nn.Linear(4, WIDTH)), nn.ReLU()), (9, 4)),
     "normalised": (lambda: nn.Sequential(nn.Conv1d(4, WIDTH, 3), killed(nn.BatchNorm1d(WIDTH)), nn.ReLU()), (4, 20)),
 }

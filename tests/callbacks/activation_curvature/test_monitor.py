@@ -5,10 +5,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from callback_helpers import (
-    InputKeeper,
-    SmallNet,
-)
+from callback_helpers import InputKeeper, SmallNet
 from dispatched import Operations
 from lightning.pytorch import Callback
 from monitor_helpers import SITES, agrees, fit, logged_rows

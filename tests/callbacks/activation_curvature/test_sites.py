@@ -3,11 +3,7 @@
 import math
 
 import pytest
-from callback_helpers import (
-    FEATURES,
-    SmallNet,
-    collected_warnings,
-)
+from callback_helpers import FEATURES, SmallNet, collected_warnings
 from lightning.pytorch import Callback
 from monitor_helpers import SITES, History, fit, logged_rows
 from torch import nn

@@ -10,10 +10,7 @@ from probe_nets import CLASSES, batch_of, full_hessian
 from torch import nn
 from torch.nn import functional as F
 
-from lit_gelu.callbacks import (
-    ActivationSwap,
-    LossCurvatureMonitor,
-)
+from lit_gelu.callbacks import ActivationSwap, LossCurvatureMonitor
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
 

@@ -5,23 +5,13 @@ import logging
 
 import pytest
 import torch
-from callback_helpers import (
-    InputKeeper,
-    SaveEachEpoch,
-    SmallNet,
-    activations_of,
-    logged_rows,
-)
+from callback_helpers import InputKeeper, SaveEachEpoch, SmallNet, activations_of, logged_rows
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from swap_runs import RELU_TO_GELU, STEPS_AN_EPOCH, Witness, chain, fit
 
 from lit_gelu import activations
-from lit_gelu.callbacks import (
-    ActivationCurvatureMonitor,
-    ActivationSwap,
-    ActivationSwapListener,
-)
+from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, ActivationSwapListener
 from lit_gelu.curvature import activation_statistics
 from lit_gelu.errors import ArgumentError, LitGeluError, SpecError, SwapError, UnknownActivationError
 

@@ -4,12 +4,7 @@ import pytest
 import torch
 from callback_helpers import SaveEachEpoch, SmallNet, activations_of, collected_warnings, loader, quiet_trainer
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import (
-    EMAWeightAveraging,
-    ModelCheckpoint,
-    StochasticWeightAveraging,
-    WeightAveraging,
-)
+from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
 from swap_runs import RELU_TO_GELU
 from torch import nn
@@ -89,10 +84,7 @@ def test_other_lightning_packages_are_told_apart(tmp_path):
         ExactResume(),
         FusedActivations(),
     ):
-        with (
-            collected_warnings(""),
-            pytest.raises(UnsupportedRunError),
-        ):
+        with collected_warnings(""), pytest.raises(UnsupportedRunError):
             other.Trainer(callbacks=[callback], **options).fit(ForeignModule(), loader())
         with pytest.raises(UnsupportedRunError):
             quiet_trainer(tmp_path, callback, Foreign()).fit(SmallNet(), loader())

@@ -2,14 +2,7 @@
 
 import pytest
 import torch
-from callback_helpers import (
-    SaveEachEpoch,
-    SmallNet,
-    activations_of,
-    collected_warnings,
-    loader,
-    quiet_trainer,
-)
+from callback_helpers import SaveEachEpoch, SmallNet, activations_of, collected_warnings, loader, quiet_trainer
 from swap_runs import RELU_TO_GELU, STEPS_AN_EPOCH, Witness, chain, fit
 
 from lit_gelu.callbacks import ActivationSwap
@@ -31,13 +24,7 @@ def test_a_resumed_run_ends_bitwise_as_the_uninterrupted_one(tmp_path, kind, epo
     whole = SmallNet(dropout=0)
     fit(tmp_path, *make_swaps(kind), SaveEachEpoch(tmp_path), model=whole, max_epochs=4)
     resumed = SmallNet(dropout=0)
-    fit(
-        tmp_path / "resumed",
-        *make_swaps(kind),
-        model=resumed,
-        max_epochs=4,
-        ckpt_path=tmp_path / f"epoch{epoch}.ckpt",
-    )
+    fit(tmp_path / "resumed", *make_swaps(kind), model=resumed, max_epochs=4, ckpt_path=tmp_path / f"epoch{epoch}.ckpt")
     assert activations_of(resumed) == activations_of(whole)
     assert resumed.losses == whole.losses[STEPS_AN_EPOCH * (epoch + 1) :]
     for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):

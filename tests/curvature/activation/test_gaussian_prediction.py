@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from scipy import stats
+from scipy import integrate, stats
 
 from lit_gelu.activations import registry
 from lit_gelu.activations.gaussian import gaussian_moments
@@ -60,3 +60,16 @@ def test_share_decreasing_counts_tails_in_which_the_slope_underflows(spec, dtype
         x = 10.0 * torch.special.ndtri((torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000)
         measured = activation_statistics(spec, x.to(dtype))["share_decreasing"]
         assert measured == pytest.approx(stats.norm.cdf(-0.07517915), abs=2e-5)
+
+
+SECOND = {"elu": lambda x: math.exp(x) * (x < 0), "relu2": lambda x: 2.0 * (x > 0)}  # they jump at 0, and f' does not
+
+
+@pytest.mark.parametrize("spec", SECOND)
+@pytest.mark.parametrize(("mean", "std"), [(-2.0, 3.0), (0.2, 1.0)])
+def test_where_the_second_derivative_jumps(spec, mean, std):
+    def integrand(x):
+        return SECOND[spec](x) * stats.norm.pdf(x, mean, std)
+
+    exact = sum(integrate.quad(integrand, *ends)[0] for ends in ((-30, 0), (0, 30)))
+    assert predicted(spec, mean, std)["mean_abs_second_derivative"].item() == pytest.approx(exact, rel=1e-7)

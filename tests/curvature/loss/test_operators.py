@@ -7,12 +7,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
-from lit_gelu.curvature.loss import (
-    ParameterLayout,
-    curvature_along,
-    hessian_operator,
-    module_layout,
-)
+from lit_gelu.curvature.loss import ParameterLayout, curvature_along, hessian_operator, module_layout
 from lit_gelu.curvature.loss.parameters import displaced
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
 

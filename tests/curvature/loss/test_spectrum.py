@@ -10,12 +10,7 @@ from loss_nets import classifier, full_hessian, named, symmetric
 from scipy.sparse.linalg import LinearOperator as ScipyOperator
 from scipy.sparse.linalg import eigsh
 
-from lit_gelu.curvature.loss import (
-    MatrixOperator,
-    extreme_eigenvalues,
-    hessian_operator,
-    spectral_density,
-)
+from lit_gelu.curvature.loss import MatrixOperator, extreme_eigenvalues, hessian_operator, spectral_density
 from lit_gelu.curvature.loss.linear_operator import rademacher
 from lit_gelu.curvature.loss.spectrum import lanczos, rise_by_radau, tridiagonal_eigen
 from lit_gelu.errors import ArgumentError, UnsupportedRunError

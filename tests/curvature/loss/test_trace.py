@@ -88,13 +88,7 @@ def every_sign(monkeypatch):
 def test_expectations_by_layer_are_exact_whatever_is_deflated(every_sign, deflated):
     matrix, layers = symmetric(6, seed=3), {"a": [slice(0, 2)], "b": [slice(2, 3), slice(3, 6)]}
     pairs = exact_pairs(matrix, deflated)
-    estimate = hutchinson_trace(
-        MatrixOperator(matrix),
-        64,
-        seed=0,
-        layout=layers,
-        deflate=pairs,
-    )
+    estimate = hutchinson_trace(MatrixOperator(matrix), 64, seed=0, layout=layers, deflate=pairs)
     assert estimate.trace == pytest.approx(matrix.trace().item(), abs=1e-12)
     assert sum(estimate.by_layer.values()) == estimate.trace
     assert estimate.by_layer["a"] == pytest.approx(matrix.diagonal()[:2].sum().item(), abs=1e-12)

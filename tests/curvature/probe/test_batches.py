@@ -10,13 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from lit_gelu.curvature.probe.batches import (
-    clone_batch,
-    count_examples,
-    forward_sample,
-    part_size,
-    take_examples,
-)
+from lit_gelu.curvature.probe.batches import clone_batch, count_examples, forward_sample, part_size, take_examples
 from lit_gelu.errors import ArgumentError
 
 

@@ -181,10 +181,7 @@ def test_writing_to_a_trained_parameter_is_refused_and_put_back(write):
 
     module = Clipping()
     before = bits(module)
-    with (
-        pytest.raises(ArgumentError),
-        LossProbe(module, [batch()]) as probe,
-    ):
+    with pytest.raises(ArgumentError), LossProbe(module, [batch()]) as probe:
         probe.closures[0]()
     assert same(before, module)
 

@@ -170,3 +170,27 @@ def test_a_spelling_that_no_formula_can_be_is_refused(tmp_path, registry):
     registry.register("wave", onnx=OnnxRecipes(primitives="Mul(x, Sin(x))", spellings=(spelling,)))(torch.sin)
     with pytest.raises(ArgumentError):
         export_onnx(nn.Sequential(nn.ReLU()), tmp_path / "net.onnx", torch.zeros(1, 4), registry=registry)
+
+
+def test_a_trained_parameter_is_in_the_file_as_it_is_now(tmp_path, registry):
+    @registry.register("sharp", onnx="Mul(x, Sigmoid(Mul(x, beta)))")
+    class Sharp(nn.Module):
+        def __init__(self, beta=1.0, channels=4):
+            super().__init__()
+            self.beta = nn.Parameter(torch.full((channels,), float(beta)))
+
+        def forward(self, x):
+            return x * torch.sigmoid(self.beta * x)
+
+    net, x = nn.Sequential(nn.Linear(4, 4), registry.create("sharp")), torch.randn(3, 4)
+    with torch.no_grad():
+        net[1].beta += torch.arange(4.0)
+    export_onnx(net, tmp_path / "net.onnx", x, registry=registry)
+    torch.testing.assert_close(OnnxPredictor(tmp_path / "net.onnx")(x), net(x).detach(), rtol=0, atol=1e-5)
+
+
+def test_a_forward_that_was_replaced_is_what_is_exported(tmp_path):
+    net, x = nn.Sequential(nn.Linear(4, 4), nn.GELU()), torch.randn(3, 4)
+    net[1].forward = lambda y: 2 * y
+    export_onnx(net, tmp_path / "net.onnx", x)
+    torch.testing.assert_close(OnnxPredictor(tmp_path / "net.onnx")(x), 2 * net[0](x).detach(), rtol=0, atol=1e-5)

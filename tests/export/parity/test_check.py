@@ -10,12 +10,7 @@ from export_cases import gelu_net
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lit_gelu.export import (
-    ModelInputError,
-    ParityError,
-    check_parity,
-    export_onnx,
-)
+from lit_gelu.export import ModelInputError, ParityError, check_parity, export_onnx
 
 SAMPLE = torch.zeros(2, 6)
 

@@ -11,10 +11,7 @@ from lit_gelu.export import check_parity, export_onnx, inspect_onnx
 from lit_gelu.export.inputs import FlatModule, take_apart
 from lit_gelu.export.metadata import ROWS_DEPEND
 from lit_gelu.export.open_axes import rows_depend
-from lit_gelu.export.parity.runs import (
-    SessionSetup,
-    open_predictor,
-)
+from lit_gelu.export.parity.runs import SessionSetup, open_predictor
 from lit_gelu.export.runtime import CPU, CUDA
 
 ROWS = torch.zeros(2, 4)

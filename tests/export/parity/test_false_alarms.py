@@ -125,3 +125,64 @@ def test_a_power_of_sigmoid_is_told_from_a_wrong_file(tmp_path, power, passed):
     export_onnx(head, tmp_path / "net.onnx", torch.zeros(2, 4))
     report = check_parity(head, tmp_path / "net.onnx", strict=False)
     assert (report.passed, any("logsigmoid" in note for note in report.notes)) == (passed, not passed)
+
+
+class Choice(Masked):
+    """The index of the largest of the filled logits."""
+
+    def forward(self, x, allowed):
+        return super().forward(x, allowed).argmax(-1)
+
+
+@pytest.mark.parametrize("fill", [-torch.inf, -1e9, 0.0], ids=str)
+def test_a_choice_among_filled_logits_is_no_tie_because_of_the_fill(tmp_path, fill):
+    net, path = Choice(fill), tmp_path / "net.onnx"
+    sample = (torch.randn(32, 4), torch.arange(192).reshape(32, 6) % 5 > 0)
+    export_onnx(net, path, sample)
+    assert check_parity(net, path, input_sample=sample).passed
+    with torch.no_grad():
+        net.body[2].weight.mul_(-1)
+    assert not check_parity(net, path, input_sample=sample, strict=False).passed
+
+
+class UnderMask(nn.Module):
+    """Logits with a float mask that is multiplied by a constant and added, or compared with 1."""
+
+    def __init__(self, constant):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.constant = nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 6)), constant
+
+    def forward(self, x, mask):
+        y = self.body(x)
+        return y * (mask == 1) if self.constant is None else y + (1 - mask) * self.constant
+
+
+@pytest.mark.parametrize("constant", [None, -1e4, -1e6, -1e9], ids=str)
+def test_a_mask_in_float_hides_nothing(tmp_path, constant):
+    """A mask's 1 is exact, and what is added under it says nothing of what the rest may be off by."""
+    net, path = UnderMask(constant), tmp_path / "net.onnx"
+    mask = torch.tensor([[1.0, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1]]).repeat(8, 1)
+    sample = (torch.randn(16, 4), mask)
+    export_onnx(net, path, sample)
+    assert check_parity(net, path, input_sample=sample).passed
+    with torch.no_grad():
+        net.body[2].bias.add_(0.03)
+    assert not check_parity(net, path, input_sample=sample, strict=False).passed
+
+
+def test_whole_numbers_that_float16_does_not_hold_are_right(tmp_path):
+    class Numbered(nn.Module):
+        def forward(self, x):
+            return {"y": nn.functional.gelu(x), "number": (x[:, 0] * 0).long() + 100_000}
+
+    export_onnx(Numbered(), tmp_path / "net.onnx", torch.randn(2, 4), dtype="fp16")
+    assert check_parity(Numbered(), tmp_path / "net.onnx", input_sample=torch.randn(2, 4)).passed
+
+
+def test_a_missing_value_of_the_data_is_one_in_the_file_too(tmp_path):
+    net, path = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3)), tmp_path / "net.onnx"
+    export_onnx(net, path, torch.randn(2, 4))
+    data = torch.randn(16, 4)
+    data[3, 1] = torch.nan
+    assert check_parity(net, path, data, torch.randn(2, 4)).passed

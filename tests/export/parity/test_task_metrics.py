@@ -1,5 +1,6 @@
 """The module's own test metrics with the file in its place, against counts by hand."""
 
+import onnx
 import pytest
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule
@@ -73,3 +74,24 @@ def test_entries_of_a_dict_are_the_files_and_what_the_file_cannot_replace_is_not
         metrics, notes = task_metrics(other, Rows(), OnnxPredictor(path))
         assert (metrics, len(notes)) == ([], 1)
     assert task_metrics(nn.Linear(1, 1), Rows(), OnnxPredictor(path)) == ([], [])
+
+
+def test_outputs_of_another_exporter_in_another_order(tmp_path):
+    class Two(Scores):
+        def forward(self, x):
+            return {"scores": self.net(x), "count": -self.net(x)}
+
+        def test_step(self, batch, index):
+            self.log("test_score", self(batch[0])["scores"].mean(), batch_size=len(batch[0]))
+
+    model, path = Two().eval(), str(tmp_path / "net.onnx")
+    batch = ({0: torch.export.Dim("batch")},)
+    names = ["scores", "count"]
+    torch.onnx.export(model, (torch.randn(2, 6),), path, dynamo=True, dynamic_shapes=batch, output_names=names)
+    file = onnx.load(path)
+    outputs = list(file.graph.output)[::-1]
+    del file.graph.output[:]
+    file.graph.output.extend(outputs)
+    onnx.save(file, path)
+    (metric,) = check_parity(model, path, Rows(), torch.randn(2, 6)).metrics
+    assert metric.file == pytest.approx(metric.pytorch, rel=1e-5)
