@@ -212,12 +212,13 @@ def _name_sizes(model: ir.Model, sizes: Sequence[OpenSize], names: dict[str, str
         symbol = dim_of(model, size)
         if isinstance(symbol, str) and symbol.isidentifier():
             names.setdefault(symbol, size.name)
+    within = {symbol: f"({name})" if "+" in name else name for symbol, name in names.items()}  # a sum in a product
     nodes = ir.traversal.RecursiveGraphIterator(model.graph)
     for value in [*model.graph.inputs, *(output for node in nodes for output in node.outputs)]:
         dims: list[int | str | None] = []
         for dim in value.shape or ():
             text = None if isinstance(dim, int) else dim.value
-            name = None if text is None else re.sub(r"\b[A-Za-z_]\w*", lambda word: names.get(word[0], word[0]), text)
+            name = text and (names.get(text) or re.sub(r"\b[A-Za-z_]\w*", lambda w: within.get(w[0], w[0]), text))
             dims.append(dim if isinstance(dim, int) else int(name) if name and name.isdecimal() else name)
         if value.shape is not None:
             value.shape = ir.Shape(dims)

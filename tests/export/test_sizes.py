@@ -217,3 +217,15 @@ def test_a_size_that_the_model_fixes_or_ties_is_refused(tmp_path, model, sample,
         export_onnx(model, path, sample, dynamic_shapes=given)
     assert path.read_bytes() == b"what was there"
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_sum_in_a_product_keeps_its_brackets(tmp_path):
+    class Twice(nn.Module):
+        def forward(self, x, past, mask):
+            return torch.cat([past, x], 1), mask.repeat(1, 2)
+
+    sizes = {"x": {1: "sequence"}, "past": {1: "past"}, "mask": {1: "past + sequence"}}
+    sample = (torch.randn(2, 3), torch.randn(2, 4), torch.randn(2, 7))
+    export_onnx(Twice(), tmp_path / "net.onnx", sample, dynamic_shapes=sizes)
+    dims = onnx.load(tmp_path / "net.onnx").graph.output[1].type.tensor_type.shape.dim
+    assert eval(dims[1].dim_param, {"past": 4, "sequence": 3}) == 14
