@@ -12,15 +12,7 @@ from lit_gelu.callbacks.swap.run import ActivationSwapListener
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
 __all__ = [
-    "ActivationCurvatureMonitor",
-    "ActivationSwap",
-    "ActivationSwapListener",
-    "ArgumentError",
-    "ExactResume",
-    "FusedActivations",
-    "LossCurvatureMonitor",
-    "OnnxExport",
-    "RunReport",
-    "UnsupportedRunError",
+    "ActivationCurvatureMonitor", "ActivationSwap", "ActivationSwapListener", "ArgumentError", "ExactResume",
+    "FusedActivations", "LossCurvatureMonitor", "OnnxExport", "RunReport", "UnsupportedRunError",
     "load_from_checkpoint",
-]
+]  # fmt: skip

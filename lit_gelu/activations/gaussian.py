@@ -98,9 +98,11 @@ def gaussian_moments(
         )
     m, s = m + torch.zeros_like(s), s + torch.zeros_like(m)
     scalar = ScalarActivation.of(activation, registry)
-    # The jumps of a module whose parameters may have moved are not known.
-    moved = isinstance(activation, nn.Module) and any(True for _ in activation.parameters())
-    kinks = () if moved else scalar.kinks
+    kinks = scalar.kinks
+    if kinks and isinstance(activation, nn.Module) and any(True for _ in activation.parameters()):  # the jumps may move
+        places = torch.tensor([place for place, _ in kinks], dtype=torch.float64)
+        left, right = (scalar.functions[1](places + sign * 2.0**-20 * (1 + places.abs())) for sign in (-1, 1))
+        kinks = tuple(zip(places.tolist(), (right - left).tolist(), strict=True))
     rows = [_moments(scalar, *pair) for pair in zip(m.flatten().tolist(), s.flatten().tolist(), strict=True)]
     columns = torch.stack(rows).reshape(*m.shape, -1).unbind(-1) if rows else (m,) * 6
     return GaussianMoments(*(*columns, kink_mass(m, s, kinks)))

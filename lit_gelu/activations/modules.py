@@ -18,20 +18,9 @@ from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.errors import ArgumentError
 
 __all__ = [
-    "GEGLU",
-    "CDFLinear",
-    "ChannelModule",
-    "FunctionActivation",
-    "GatedFFN",
-    "GaussianGELU",
-    "Identity",
-    "ReGLU",
-    "SigmoidGELU",
-    "SquaredReLU",
-    "SwiGLU",
-    "Swish",
-    "ZeroIdentityMap",
-]
+    "GEGLU", "CDFLinear", "ChannelModule", "FunctionActivation", "GatedFFN", "GaussianGELU", "Identity", "ReGLU",
+    "SigmoidGELU", "SquaredReLU", "SwiGLU", "Swish", "ZeroIdentityMap",
+]  # fmt: skip
 
 
 class GatedFFN(nn.Module):

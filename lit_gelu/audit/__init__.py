@@ -10,18 +10,6 @@ from lit_gelu.audit.vectors import Vectors, read_vectors, write_vectors
 from lit_gelu.errors import AuditError
 
 __all__ = [
-    "AuditError",
-    "AuditReport",
-    "AuditRow",
-    "Candidate",
-    "Cost",
-    "Identification",
-    "QuantizedDtype",
-    "Score",
-    "Vectors",
-    "audit",
-    "identify",
-    "read_vectors",
-    "score_vectors",
-    "write_vectors",
-]
+    "AuditError", "AuditReport", "AuditRow", "Candidate", "Cost", "Identification", "QuantizedDtype", "Score",
+    "Vectors", "audit", "identify", "read_vectors", "score_vectors", "write_vectors",
+]  # fmt: skip

@@ -91,7 +91,7 @@ def open_artefact(source: Any, input_sample: Any, registry: ActivationRegistry) 
             return _of_onnx(path, registry)
         if path.suffix in SUFFIXES:
             return _of_runtime_file(path)
-        if not path.suffix and not path.exists():
+        if ("(" in str(source) or not path.suffix) and not path.exists():
             spec = str(registry.resolve(str(source), trusted=False))
             return Artefact(spec, (Activation("", "", spec, spec),))
     raise AuditError(

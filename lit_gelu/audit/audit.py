@@ -1,6 +1,7 @@
 """`audit`: do two artefacts compute the same activations, and if not, what does it cost?"""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -119,8 +120,12 @@ class _Identities:
     def of(self, activation: Activation) -> Identification | str:
         """Return what an activation computes, or why that is not known."""
         function = activation.function
-        alone = activation.spec is None or (isinstance(function, nn.Module) and [*function.parameters()])
-        key = (activation.implemented, activation.spec, activation.dtype, activation.name if alone else "")
+        # Two functions of one name may be two; of a module whose class says all, any other is the same.
+        by_class = isinstance(function, nn.Module) and "forward" not in vars(function) and not [*function.parameters()]
+        alone = activation.spec is None or (function is not None and not by_class)
+        # Artefacts hold their functions, so that no other has the identity of one.
+        of_its_own = (activation.name, id(function)) if alone else ()
+        key = (activation.implemented, activation.spec, activation.dtype, of_its_own)
         if key not in self._known:
             self._known[key] = self._identified(activation)
         return self._known[key]
@@ -187,7 +192,7 @@ def _row(group: Sequence[Pair], identities: _Identities, registry: ActivationReg
         notes += [f"candidate: {there}"] if isinstance(there, str) else []
         agrees = None
     else:
-        agrees = _agree(here, there)
+        agrees = _agree(here, there, registry)
         notes += [str(there)] if there.spec is None else [f"candidate: {fault}" for fault in there.faults]
         notes += [f"reference: {fault}" for fault in here.faults]
         if set(there.faults) - set(here.faults):
@@ -212,7 +217,7 @@ def _name(identity: Identification | str, activation: Activation) -> str:
     return (activation if isinstance(identity, str) else identity).spec or ""
 
 
-def _agree(here: Identification, there: Identification) -> bool | None:
+def _agree(here: Identification, there: Identification, registry: ActivationRegistry) -> bool | None:
     """Return whether two functions are one activation; ``None`` if their values do not tell."""
     if here.spec is None:
         return None
@@ -221,20 +226,25 @@ def _agree(here: Identification, there: Identification) -> bool | None:
     if here.spec in there.specs or there.spec in here.specs:
         tied = here.spec in there.tied or there.spec in here.tied
         return None if tied or not (here.decided and there.decided) else True
-    return False
+    return _are_equal(here.spec, there.spec, registry)  # a call gives its arguments, and values show them in float32
+
+
+def _are_equal(first: object, second: object, registry: ActivationRegistry) -> bool:
+    """Return whether two specs are one function to float32's rounding."""
+    one, other = (registry.create(spec, trusted=False).double() for spec in (first, second))
+    with torch.no_grad():
+        return bool(torch.allclose(one(_GRID), other(_GRID), rtol=0, atol=_SAME))
 
 
 def _declares(activation: Activation, identity: Identification, registry: ActivationRegistry) -> bool:
     """Return whether a declaration is what the values show; one in words that no registry has is not judged."""
-    try:
-        spec = registry.resolve(activation.declared.rpartition("=")[2], trusted=False)
-    except LitGeluError:
-        return True
-    if identity.spec is None or str(spec) in identity.specs:
-        return identity.spec is not None
-    declared, computed = (registry.create(each, trusted=False).double() for each in (spec, identity.spec))
-    with torch.no_grad():
-        return bool(torch.allclose(declared(_GRID), computed(_GRID), rtol=0, atol=_SAME))
+    for text in (activation.declared, activation.declared.partition("=")[2]):  # gelu(approximate='tanh'), act=gelu
+        with suppress(LitGeluError):
+            spec = registry.resolve(text, trusted=False)
+            if identity.spec is None or str(spec) in identity.specs:
+                return identity.spec is not None
+            return _are_equal(spec, identity.spec, registry)
+    return True
 
 
 def _of_inputs(function: Callable[..., Any]) -> Artefact:

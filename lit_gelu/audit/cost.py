@@ -127,11 +127,11 @@ class Exchange:
         """Return the module's own test metrics, or the error rate where batches end with labels."""
         if self.data is None:
             return {}
-        if is_data_module(self.data):
+        if is_data_module(self.data) and hasattr(self.module, "test_step"):
             before, after = (test_metrics(m, self.data) for m in (self.module, self.module_with(names, computed)))
             return {name: (value, after[name]) for name, value in before.items() if name in after}
         labels = [_labels(batch, self.call) for batch in self._batches]
-        if any(y is None for y in labels):
+        if any(y is None for y in labels) or any(scores.ndim != 2 or scores.shape[1] < 2 for scores, _ in pairs):
             return {}
         wrong = np.array([
             [(scores.argmax(-1) != y.numpy()).sum() for scores in outputs]
@@ -183,5 +183,7 @@ def told_by_outputs(exchange: Exchange, names: Sequence[str], expected: str, can
         if spec != expected:
             distances[spec] = distance(outputs, exchange.outputs_with(names, spec))[1]
     nearest, *others = sorted(distances, key=lambda spec: distances[spec])
-    certain = distances[nearest] <= _CLEARLY * distances[others[0]] or (nearest == expected and apart <= _ROUNDING)
+    tells = distances[others[0]] > 0  # else no output depends on the activation
+    near = distances[nearest] <= _CLEARLY * distances[others[0]] or (nearest == expected and apart <= _ROUNDING)
+    certain = tells and near
     return nearest, certain

@@ -98,7 +98,8 @@ def choose(
 
     Raises:
         ArgumentError: Before anything is trained, if an argument is not accepted, the metric is not logged, or the
-            folder holds runs with other settings.
+            folder holds runs with other settings, as far as these are plain data: functions are told apart by their
+            names, and objects by their classes.
         UnknownActivationError: Before anything is trained, if a name is not registered.
         UnsupportedRunError: If no run came to its end with a number.
 
@@ -294,7 +295,8 @@ def _logged_by(setup: Setup, candidate: Candidate, metric: str | None) -> dict[s
     is_used = registry.resolve(candidate.activation).name in {site.spec.name for site in sites}
     hint = f"No site of {type(module).__name__} is a {candidate.label}: if it makes no use of activation=, --swap true."
     # All else is as in a run, so that schedules are made for the steps that it will have; callbacks may write files.
-    options = {"limit_val_batches": min(1, setup.options.get("limit_val_batches", 1)), "check_val_every_n_epoch": 1}
+    limit = setup.options.get("limit_val_batches")
+    options = {"limit_val_batches": 1 if limit is None else min(1, limit), "check_val_every_n_epoch": 1}
     data = setup.new_data()
     trainer = setup.new_trainer(_OneBatch(), callbacks=None, min_epochs=None, min_steps=None, **options)
     trainer.fit(module, datamodule=data)

@@ -90,7 +90,8 @@ def compare(
         name, label = str(row.get("run", f"row {number + 1}")), _text(row.get(group_column))
         if not label:
             raise ArgumentError(f"{name} has no {group}. Give each run one, or leave it out.")
-        number_of_seed = _number(row.get(seed_column), f"{seed} of {name}")
+        stated = None if str(row.get(seed_column)) in {"None", "True", "False"} else row.get(seed_column)
+        number_of_seed = _number(stated, f"{seed} of {name}")
         if number_of_seed is None or not number_of_seed.is_integer():  # NaN where a DataFrame has none
             without_seed.append(name)
             number_of_seed = number

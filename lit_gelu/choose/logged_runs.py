@@ -12,7 +12,7 @@ import yaml
 from lit_gelu.errors import ArgumentError, DataError, message_of
 from lit_gelu.extras import need
 from lit_gelu.report.content import flat
-from lit_gelu.report.sources import METRICS, read_metrics_csv
+from lit_gelu.report.sources import METRICS, is_of_test, read_metrics_csv
 
 _EVENTS = "events.out.tfevents.*"
 _CONFIGURATIONS = ("config.yaml", "hparams.yaml")  # of `lit-gelu fit`, and of the loggers
@@ -66,7 +66,7 @@ def _run(folder: Path, metric: str) -> dict[str, Any]:
         events.Reload()
         points = {name: events.Scalars(name) for name in events.Tags()["scalars"]}
         logged = {name: ([e.step for e in some], [e.value for e in some]) for name, some in points.items()}
-    row[LAST_STEP] = max((steps[-1] for steps, _ in logged.values()), default=None)
+    row[LAST_STEP] = max((steps[-1] for name, (steps, _) in logged.items() if not is_of_test(name)), default=None)
     row[metric] = logged[metric][1][-1] if metric in logged else None
     return row
 

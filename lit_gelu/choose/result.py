@@ -102,8 +102,9 @@ class ActivationChoice(Displayed):
     differences: list[MetricDifference] = field(init=False)  # of all pairs whose runs all came to their end
 
     def __post_init__(self) -> None:
-        def rank(candidate: CandidateReport) -> tuple[bool, float]:
-            return not candidate.is_whole(self.metric), self.metric.badness(self.median(candidate))
+        def rank(candidate: CandidateReport) -> tuple[bool, float, float]:
+            best = min(map(self.metric.badness, candidate.values(self.metric)))  # where no median is a number
+            return not candidate.is_whole(self.metric), self.metric.badness(self.median(candidate)), best
 
         self.candidates = sorted(self.candidates, key=rank)
         complete = [candidate for candidate in self.candidates if candidate.is_whole(self.metric)]

@@ -13,14 +13,9 @@ if TYPE_CHECKING:
     from lit_gelu.curvature.activation.metric import ActivationStatistics
 
 __all__ = [
-    "EPSILON",
-    "STATISTICS",
-    "ActivationStatistics",
-    "DeadUnitWindow",
-    "ProductBudget",
-    "activation_statistics",
+    "EPSILON", "STATISTICS", "ActivationStatistics", "DeadUnitWindow", "ProductBudget", "activation_statistics",
     "evaluation_sandbox",
-]
+]  # fmt: skip
 __all__ += loss.__all__
 
 

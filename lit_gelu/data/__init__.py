@@ -11,16 +11,6 @@ from lit_gelu.errors import DataError
 from lit_gelu.extras import MissingExtraError
 
 __all__ = [
-    "CIFAR10Data",
-    "CIFAR100Data",
-    "CIFARData",
-    "DataError",
-    "DigitsData",
-    "InMemoryDataModule",
-    "InMemorySamples",
-    "MNISTData",
-    "MissingExtraError",
-    "ResumableDataLoader",
-    "TIMITData",
-    "TweetData",
-]
+    "CIFAR10Data", "CIFAR100Data", "CIFARData", "DataError", "DigitsData", "InMemoryDataModule", "InMemorySamples",
+    "MNISTData", "MissingExtraError", "ResumableDataLoader", "TIMITData", "TweetData",
+]  # fmt: skip

@@ -23,7 +23,7 @@ from lit_gelu.data.cifar_files import (
     read_arrays_file,
     read_cifar,
 )
-from lit_gelu.data.in_memory import Batch, InMemoryDataModule, InMemorySamples, data_root, download
+from lit_gelu.data.in_memory import Batch, InMemoryDataModule, InMemorySamples, data_root, download, recorded_path
 from lit_gelu.data.whitening import Whitening, ZCAWhitening, cached_whitening, fit_whitening
 from lit_gelu.errors import ArgumentError, DataError
 from lit_gelu.files import is_file, is_folder
@@ -69,7 +69,7 @@ class CIFARData(InMemoryDataModule):
         self.test_samples = test_samples
         self._preprocessing: nn.Module | None = None
         self.save_hyperparameters({
-            "arrays": None if self.arrays is None else self.arrays.name,
+            "arrays": None if arrays is None else recorded_path(arrays),
             "validation": validation,
             "train_samples": train_samples,
             "test_samples": test_samples,
@@ -143,7 +143,8 @@ class CIFARData(InMemoryDataModule):
         file = self.arrays_file()
         if file is None:
             return read_cifar(self.root, self.set_name)
-        self.save_hyperparameters({"arrays": file.name})  # also where it was found beside the set's folder
+        if self.arrays is None:  # it was found beside the set's folder
+            self.save_hyperparameters({"arrays": file.name})
         return read_arrays_file(file, CLASSES[self.set_name])
 
     def _fitted(self, arrays: ImageArrays) -> nn.Module:

@@ -1,11 +1,11 @@
 """`ResumableDataLoader`, which goes on in the middle of a shuffled epoch."""
 
-import math
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from lightning.pytorch.utilities.seed import isolate_rng
-from torch.utils.data import DataLoader
+from torch import Generator
+from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import override
 
 from lit_gelu.errors import ArgumentError, DataError, shown
@@ -30,7 +30,7 @@ class ResumableDataLoader(DataLoader[T_co]):
         **kwargs: As `DataLoader` takes them.
 
     Raises:
-        ArgumentError: If workers shall be persistent.
+        ArgumentError: If workers shall be persistent, or nobody knows the length of an ``IterableDataset``.
 
     Example:
         >>> import torch
@@ -55,23 +55,29 @@ class ResumableDataLoader(DataLoader[T_co]):
                 "and no checkpoint holds them. Leave it out."
             )
         super().__init__(*args, **kwargs)
+        if isinstance(self.dataset, IterableDataset) and not hasattr(self.dataset, "__len__"):  # Lightning reads ahead
+            raise ArgumentError("An IterableDataset without a length is not accepted: use a plain DataLoader for it.")
         self.limit = limit
+
+    @property
+    def _own_generator(self) -> Generator | None:
+        return self.generator if self.generator is not None else getattr(self.sampler, "generator", None)
 
     @override
     def __iter__(self) -> Iterator[T_co]:  # type: ignore[override] # a DataLoader's own iterator draws at once
         """Yield the batches of a pass, or what is left of it."""
-        resume = self._resume
+        resume, own = self._resume, self._own_generator
         self.start_anew()
         if resume is None:
-            generator_state = {} if self.generator is None else {"generator": self.generator.get_state()}
+            generator_state = {} if own is None else {"generator": own.get_state()}
             self._start, self._taken = RandomState.now().plain() | generator_state, 0
             batches = super().__iter__()
         else:
             self._start, self._taken = resume["start"], resume["taken"]
             with isolate_rng():
                 RandomState.of_plain(resume["start"]).restore()
-                if self.generator is not None and "generator" in resume["start"]:
-                    self.generator.set_state(resume["start"]["generator"].cpu())
+                if own is not None and "generator" in resume["start"]:
+                    own.set_state(resume["start"]["generator"].cpu())
                 batches = super().__iter__()
                 for _ in range(self._taken):
                     next(batches, None)  # a shorter data set may have no more
@@ -83,7 +89,8 @@ class ResumableDataLoader(DataLoader[T_co]):
         """Return where the present pass is, or the one that was loaded if no batch was taken since, as plain data."""
         if self._resume is not None:
             return self._resume
-        return {"taken": self._taken, "start": self._start}
+        own = self._own_generator
+        return {"taken": self._taken, "start": self._start} | ({} if own is None else {"generator": own.get_state()})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Let the next pass go on where a saved one was; one that was at its end is followed by a new one."""
@@ -93,13 +100,12 @@ class ResumableDataLoader(DataLoader[T_co]):
                 f"The state of the training data in the checkpoint is damaged: {shown(state_dict)}. Resume from "
                 "another checkpoint, or use a plain DataLoader."
             )
-        try:
-            length = len(self)
-            end: float = min(length, self.limit) if isinstance(self.limit, int) else int(length * self.limit)
-        except TypeError:  # an IterableDataset, whose end nobody knows before
-            end = math.inf
+        length, own = len(self), self._own_generator
+        end = min(length, self.limit) if isinstance(self.limit, int) else int(length * self.limit)
         if unfinished := 0 < taken < end:
             RandomState.of_plain(state_dict.get("start"))
+        elif own is not None and "generator" in state_dict:
+            own.set_state(state_dict["generator"].cpu())
         self._resume = state_dict if unfinished else None
 
     def start_anew(self) -> None:

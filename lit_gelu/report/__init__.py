@@ -14,14 +14,6 @@ from lit_gelu.report.findings import judged
 from lit_gelu.report.page import page
 
 __all__ = [
-    "ExportedFile",
-    "LoggedCurve",
-    "OptimizerSettings",
-    "ReportedRun",
-    "RunFinding",
-    "SiteActivations",
-    "SwapChange",
-    "SwapEvent",
-    "judged",
-    "page",
-]
+    "ExportedFile", "LoggedCurve", "OptimizerSettings", "ReportedRun", "RunFinding", "SiteActivations", "SwapChange",
+    "SwapEvent", "judged", "page",
+]  # fmt: skip

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from lit_gelu.report.content import Level, LoggedCurve, OptimizerSettings, ReportedRun, RunFinding, is_loss
 
 _ORDER: tuple[Level, ...] = ("alarm", "warning", "note", "good")
+_SHARPNESSES = frozenset({"preconditioned_sharpness", "batch_sharpness"})  # logged with a limit of the optimizer's own
 _NEAR_EDGE, _BEYOND_EDGE = 0.8, 1.5  # shares of the optimizer's limit
 
 _LU = "Lu et al. 2019, arXiv 1903.06733"
@@ -117,8 +118,8 @@ def _of_curves(run: ReportedRun) -> Iterator[RunFinding]:
             yield RunFinding("alarm", "loss not finite", curve.name, text, advice, {"step": float(step)})
         elif finite and name == "top_eigenvalue":
             yield _sharpness(run, curve, prefix)
-        elif finite and (limits := run.curve(f"{curve.name}_limit")) is not None:
-            yield _of_limit(curve, limits)
+        elif finite and name in _SHARPNESSES and (limits := run.curve(f"{curve.name}_limit")) is not None:
+            yield from _of_limit(curve, limits)
 
 
 def stability_limit(optimizer: OptimizerSettings, rate: float) -> float:
@@ -163,10 +164,13 @@ def _sharpness(run: ReportedRun, curve: LoggedCurve, monitor: str) -> RunFinding
     return RunFinding("note", "edge of stability", where, text, "", figures, _COHEN)
 
 
-def _of_limit(curve: LoggedCurve, limits: LoggedCurve) -> RunFinding:
+def _of_limit(curve: LoggedCurve, limits: LoggedCurve) -> Iterator[RunFinding]:
     """Judge a sharpness that was logged with the optimizer's own limit, and say since when it has been near it."""
     at = dict(zip(limits.steps, limits.values, strict=True))
-    shares = {s: v / at[s] for s, v in zip(curve.steps, curve.values, strict=True) if math.isfinite(v) and at.get(s)}
+    points = zip(curve.steps, curve.values, strict=True)
+    shares = {s: v / at[s] for s, v in points if math.isfinite(v) and at.get(s, math.nan) > 0}
+    if not shares:
+        return
     step, ratio = [*shares.items()][-1]
     name = curve.name.rpartition("/")[2]
     text = f"The {name.replace('_', ' ')} was {ratio * at[step]:.3g} at step {step}"
@@ -177,7 +181,7 @@ def _of_limit(curve: LoggedCurve, limits: LoggedCurve) -> RunFinding:
             break
         since = earlier
     text += f", and near it since step {since}" if ratio >= _NEAR_EDGE and since < step else ""
-    return _judged(curve.name, text, {name: ratio * at[step], "limit": at[step], "ratio": ratio})
+    yield _judged(curve.name, text, {name: ratio * at[step], "limit": at[step], "ratio": ratio})
 
 
 def _judged(where: str, text: str, figures: Mapping[str, float]) -> RunFinding:

@@ -4,7 +4,7 @@ import csv
 import importlib.metadata
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -51,11 +51,21 @@ def read_metrics_csv(path: Path) -> tuple[LoggedCurve, ...]:
                 raise DataError(f"{str(path)!r} has no column 'step': it is no metrics.csv of a CSVLogger.")
             for row in rows:
                 with suppress(TypeError, ValueError):  # a line that is cut off
-                    step = int(row.pop("step"))
-                    recorder.add(step, {name: float(text) for name, text in row.items() if text})
+                    recorder.add(int(row.pop("step")), dict(_numbers(row)))
     except (OSError, csv.Error) as error:
         raise DataError(f"{str(path)!r} cannot be read as a table of values: {error}.") from error
     return recorder.curves()
+
+
+def _numbers(row: Mapping[str, str | None]) -> Iterator[tuple[str, float]]:
+    for name, text in row.items():
+        with suppress(TypeError, ValueError):
+            yield name, float(text or "")
+
+
+def is_of_test(name: str) -> bool:
+    """Return whether a curve is of ``Trainer.test``, which logs at the step behind the last, or counts epochs alone."""
+    return name == "epoch" or name.rpartition("/")[2].startswith("test")
 
 
 def read_log_folder(folder: str | os.PathLike[str]) -> ReportedRun:
@@ -91,7 +101,7 @@ def read_log_folder(folder: str | os.PathLike[str]) -> ReportedRun:
         title=top.resolve().name,
         source=f"the folder {top.resolve().name}",
         made=now(),
-        steps=max((curve.steps[-1] + 1 for curve in curves), default=None),
+        steps=max((curve.steps[-1] + 1 for curve in curves if not is_of_test(curve.name)), default=None),
         configuration=configuration,
         curves=curves,
         swaps=swaps_in(swaps),

@@ -11,22 +11,7 @@ from lit_gelu.surgery.swap import Selector, SwapPlan, by_activation, plan_swap, 
 NoMatchError = SwapConflictError = SwapError
 
 __all__ = [
-    "ActivationCall",
-    "ActivationSite",
-    "CoverageReport",
-    "CoveredSite",
-    "NoMatchError",
-    "Selector",
-    "SwapConflictError",
-    "SwapError",
-    "SwapPlan",
-    "SwapReport",
-    "SwappedSite",
-    "by_activation",
-    "coverage",
-    "find_sites",
-    "infer_channels_",
-    "plan_swap",
-    "swap",
-    "without_marks",
-]
+    "ActivationCall", "ActivationSite", "CoverageReport", "CoveredSite", "NoMatchError", "Selector",
+    "SwapConflictError", "SwapError", "SwapPlan", "SwapReport", "SwappedSite", "by_activation", "coverage",
+    "find_sites", "infer_channels_", "plan_swap", "swap", "without_marks",
+]  # fmt: skip

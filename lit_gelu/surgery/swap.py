@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.naming.importing import import_object
-from lit_gelu.activations.naming.spec import NOT_OF_THE_FUNCTION, dotted_path, read_spec
+from lit_gelu.activations.naming.spec import NOT_OF_THE_FUNCTION, DottedPath, dotted_path, read_spec
 from lit_gelu.activations.numerics.channels import INFER
 from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.errors import SwapError
@@ -107,7 +107,9 @@ class ActivationSelector(Selector):
         written, required = self.activation, selected.arguments
         if isinstance(written, str | Mapping):
             written = read_spec(written)
-        if isinstance(written, ActivationSpec) and registry.entry(written.name).name == selected.name:
+        if isinstance(written, DottedPath):
+            required = dict(written.arguments) | required
+        elif isinstance(written, ActivationSpec) and registry.entry(written.name).name == selected.name:
             required = written.arguments | required
         return all(present.get(name, inspect.Parameter.empty) == value for name, value in required.items())
 

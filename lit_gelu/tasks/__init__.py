@@ -11,15 +11,7 @@ from lit_gelu.tasks.timit_frame_classifier import TIMITFrameClassifier
 from lit_gelu.tasks.tweet_tagger import TweetTagger
 
 __all__ = [
-    "ActivationTask",
-    "AdamEpsilonInsideRoot",
-    "CIFAR10ConvNet",
-    "CIFAR100WideResNet",
-    "ClassificationTask",
-    "MNISTAutoencoder",
-    "MNISTClassifier",
-    "RobustnessCurves",
-    "TIMITFrameClassifier",
-    "TweetTagger",
+    "ActivationTask", "AdamEpsilonInsideRoot", "CIFAR10ConvNet", "CIFAR100WideResNet", "ClassificationTask",
+    "MNISTAutoencoder", "MNISTClassifier", "RobustnessCurves", "TIMITFrameClassifier", "TweetTagger",
     "noise_robustness",
-]
+]  # fmt: skip

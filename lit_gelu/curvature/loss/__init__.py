@@ -8,19 +8,7 @@ from lit_gelu.curvature.loss.trace import TraceEstimate, hutchinson_trace
 from lit_gelu.curvature.probe.loss_probe import LossProbe
 
 __all__ = [
-    "DirectionalCurvature",
-    "Eigenpair",
-    "LinearOperator",
-    "LossProbe",
-    "MatrixOperator",
-    "ParameterLayout",
-    "ParameterOperator",
-    "SpectralDensity",
-    "TraceEstimate",
-    "curvature_along",
-    "extreme_eigenvalues",
-    "hessian_operator",
-    "hutchinson_trace",
-    "module_layout",
-    "spectral_density",
-]
+    "DirectionalCurvature", "Eigenpair", "LinearOperator", "LossProbe", "MatrixOperator", "ParameterLayout",
+    "ParameterOperator", "SpectralDensity", "TraceEstimate", "curvature_along", "extreme_eigenvalues",
+    "hessian_operator", "hutchinson_trace", "module_layout", "spectral_density",
+]  # fmt: skip

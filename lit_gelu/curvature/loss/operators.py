@@ -106,6 +106,8 @@ class ParameterOperator:
 
     def along_gradients(self) -> Tensor:
         """Return g'Hg / g'g of each batch, with its own gradient and Hessian; a product a batch."""
+        if self.products == 0 and any(batch.is_custom for batch in self._batches):
+            self(self.gradient)  # which is compared
         pairs = (batch.along_gradient() for batch in self._batches)
         ratios = [gradient.dot(product) / gradient.dot(gradient) for gradient, product in pairs]
         self.products += 1
@@ -123,7 +125,7 @@ class ParameterOperator:
 
     def _compare(self, product: Tensor, vector: Tensor) -> None:
         """Where a pass back is written in Python, compare the first product with a difference of gradients."""
-        if not all(batch.is_custom for batch in self._batches):
+        if not any(batch.is_custom for batch in self._batches):
             return
         # The difference is ``(g(theta + h v) - g(theta - h v)) / 2h``, its step that of a product near ``H v``.
         # With the cube root c of the coarsest rounding unit (4.9e-3 in float32, 6.1e-6 in float64, 0.2 in bfloat16),

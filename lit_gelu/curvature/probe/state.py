@@ -64,7 +64,9 @@ class Contents:
                     self._seen.add(id(value))
                     self.tensors.append(value)
             else:
-                self._seen.add(id(value))
+                # In an object a plain object is not looked into; it may be an attribute of a module besides.
+                if not in_object or isinstance(value, _CONTAINERS) or not _is_plain_object(value):
+                    self._seen.add(id(value))
                 if (restorer := _restorer(value)) is not None:
                     self._restorers.append(restorer)
                 if isinstance(value, _CONTAINERS) and len(value) <= LOOKED_INTO:
@@ -93,11 +95,14 @@ def _refill(owner: Any, kept: Any) -> None:
 def _restorer(value: Any) -> Callable[[], object] | None:
     """Return what puts back the content of a value that can be changed in place; ``None`` for one that cannot."""
     if isinstance(value, (dict, list, set, collections.deque)):
-        return partial(_refill, value, value.copy())
+        kinds = (kind for kind in (dict, set, list) if isinstance(value, kind))  # a subclass may build itself otherwise
+        return partial(_refill, value, next(kinds, list)(value))
     if isinstance(value, torch.Generator):
         return partial(value.set_state, value.get_state())
     if isinstance(value, random.Random):  # noqa: S311 - the model's own, not ours
         return partial(value.setstate, value.getstate())
+    if _is_numpy(value, "random", "RandomState"):
+        return partial(value.set_state, value.get_state())
     if _is_numpy(value, "random", "Generator"):
         return partial(setattr, value.bit_generator, "state", value.bit_generator.state)
     if _is_numpy(value, "", "ndarray") and value.flags.writeable and value.nbytes <= _ARRAY_BYTES:
