@@ -15,17 +15,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 ACTIVATIONS = frozenset({
-    "celu",
-    "elu",
-    "gelu",
-    "hardswish",
-    "hardtanh",
-    "leaky_relu",
-    "mish",
-    "relu",
-    "silu",
-    "softplus",
-})
+    "celu", "elu", "gelu", "hardswish", "hardtanh", "leaky_relu", "mish", "relu", "silu", "softplus",
+})  # fmt: skip
 GATES = frozenset({"hardsigmoid", "sigmoid", "tanh"})
 
 

@@ -24,17 +24,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 IMPORTED = (
-    "torch.onnx",
-    "lightning.pytorch",
-    "onnxruntime",
-    "onnxscript",
-    "matplotlib.pyplot",
-    "scipy.stats",
-    "lit_gelu.callbacks",
-    "lit_gelu.cli.main",
-    "lit_gelu.export",
-    "lit_gelu.tasks",
-)
+    "torch.onnx", "lightning.pytorch", "onnxruntime", "onnxscript", "matplotlib.pyplot", "scipy.stats",
+    "lit_gelu.callbacks", "lit_gelu.cli.main", "lit_gelu.export", "lit_gelu.tasks",
+)  # fmt: skip
 # Longer than any message: a command with its environment.
 LONGEST = 1 << 20
 

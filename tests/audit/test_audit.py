@@ -289,3 +289,43 @@ def test_what_cannot_be_audited_is_said(name, tmp_path):
         audit(reference, candidate, input_sample=sample)
     report = getattr(caught.value, "report", None)
     assert report is None or (report.exit_code == 2 and all(row.notes for row in report.rows))
+
+
+class Port(nn.Module):
+    """A class that two packages have under one name, each with a form of its own."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.forward = lambda x: F.gelu(x, approximate=form)
+
+
+DIFFERENT = {
+    "lambdas": lambda: ((lambda x: F.gelu(x)), (lambda x: F.gelu(x, approximate="tanh")), None),
+    "classes of one name": lambda: (net(Port("none")), net(Port("tanh")), X),
+    "forwards that were replaced": lambda: (net(nn.GELU()), net(Port("tanh")), X),
+    "trained slopes": lambda: (net(nn.PReLU(init=0.25)), net(nn.PReLU(init=0.7)), X),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_functions_are_told_apart_by_what_they_compute(name):
+    reference, candidate, sample = DIFFERENT[name]()
+    assert not audit(reference, candidate, input_sample=sample, strict=False).passed
+
+
+@pytest.mark.parametrize("slope", [1 / 5.5, 0.25])
+def test_arguments_of_a_call_are_those_that_a_module_has_in_float32(slope):
+    called = net(Function(lambda x: F.leaky_relu(x, slope)))
+    assert audit(called, net(nn.LeakyReLU(slope)), input_sample=X).passed
+
+
+def test_names_with_a_decimal_point_labels_of_tokens_and_outputs_that_tell_nothing():
+    assert audit("leaky_relu(negative_slope=0.2)", nn.LeakyReLU(0.2)).passed
+    tokens = [(torch.randn(7, 7, 8), torch.randint(4, (7,)))]
+    report = audit(net(nn.GELU()), net(nn.GELU("tanh")), tokens, input_sample=tokens[0][0], strict=False)
+    assert not report.costs[0].metrics
+    idle = [net(nn.GELU()), net(nn.ReLU())]
+    for each in idle:
+        nn.init.zeros_(each[4].weight)
+    report = audit(idle[0], lambda x: idle[1](x), input_sample=X, strict=False)
+    assert {row.agrees for row in report.rows} == {None}

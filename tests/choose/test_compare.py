@@ -168,7 +168,7 @@ def test_what_cannot_be_compared_is_refused(runs, message):
 
 
 def test_runs_without_a_seed_are_not_paired():
-    for missing in ("", math.nan, None):
+    for missing in ("", math.nan, None, "None", "True"):
         choice = compare(spoiled(3, seed=missing), metric="error")
         assert (choice.test, choice.trained) == ("unpaired", "Not paired: there is no seed of gelu-3.")
     numbered = compare([{**row, "group": int(row["group"] == "relu")} for row in table()], metric="error")

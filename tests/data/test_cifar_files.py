@@ -129,3 +129,12 @@ OBJECTS = np.empty(4, dtype=object)
 def test_arrays_that_are_refused(written, replaced):
     with pytest.raises(DataError):
         read_arrays_file(written(**replaced), 3)
+
+
+def test_an_arrays_file_in_a_folder_is_found_again_by_the_hyper_parameters(tmp_path):
+    for folder in (tmp_path, tmp_path / "sub"):
+        folder.mkdir(exist_ok=True)
+        np.savez(folder / "own.npz", **random_arrays(12, 5, 10))
+    data = CIFAR10Data(root=tmp_path, arrays="sub/own.npz", whiten=False)
+    data.raw_train_inputs()
+    assert CIFAR10Data(root=tmp_path, **data.hparams).arrays == tmp_path / "sub" / "own.npz"

@@ -19,29 +19,13 @@ LINKS = [
 ]
 # They take five seconds and more: they train, export, or import other libraries. Their imports are always looked at.
 FULL = {
-    "docs/audit.md",
-    "docs/choose.md",
-    "docs/coming_from.md",
-    "docs/curvature.md",
-    "docs/essentials.md",
-    "docs/export.md",
-    "docs/guides/choose_an_activation.md",
-    "docs/guides/export_and_serve.md",
-    "docs/guides/many_runs.md",
-    "docs/guides/register_your_own.md",
-    "docs/guides/swap_in_my_model.md",
-    "docs/guides/use_kernels.md",
-    "docs/guides/watch_curvature.md",
-    "docs/kernels.md",
-    "docs/names.md",
-    "docs/providers.md",
-    "docs/quantization.md",
-    "docs/replicas.md",
-    "docs/report.md",
-    "docs/serving.md",
-    "docs/start.md",
-    "docs/swapping.md",
-}
+    "docs/audit.md", "docs/choose.md", "docs/coming_from.md", "docs/curvature.md", "docs/essentials.md",
+    "docs/export.md", "docs/guides/choose_an_activation.md", "docs/guides/export_and_serve.md",
+    "docs/guides/many_runs.md", "docs/guides/register_your_own.md", "docs/guides/swap_in_my_model.md",
+    "docs/guides/use_kernels.md", "docs/guides/watch_curvature.md", "docs/kernels.md", "docs/names.md",
+    "docs/providers.md", "docs/quantization.md", "docs/replicas.md", "docs/report.md", "docs/serving.md",
+    "docs/start.md", "docs/swapping.md",
+}  # fmt: skip
 FILES_OF_THE_README = {"docs/serving.md": "digits.onnx"}  # what a page's Python reads, made as the README makes it
 
 

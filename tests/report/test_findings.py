@@ -134,3 +134,9 @@ def test_a_sharpness_beside_the_limit_that_was_logged_with_it(shares, level):
     )
     (finding,) = judged(replace(RUN, curves=curves)).findings
     assert (finding.level, finding.topic) == (level, "edge of stability")
+
+
+def test_a_limit_of_somebody_elses_is_no_sharpness():
+    for name, limits in (("gpu_memory", (80.0,) * 3), ("curvature/loss/batch_sharpness", (math.nan,) * 3)):
+        curves = (LoggedCurve(name, (0, 1, 2), (70.0, 72, 75)), LoggedCurve(f"{name}_limit", (0, 1, 2), limits))
+        assert not judged(replace(RUN, curves=curves)).findings

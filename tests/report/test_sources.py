@@ -37,7 +37,7 @@ def test_settings_and_swaps_of_a_folder_are_read_without_running_anything(tmp_pa
     assert report.configuration == {"Hyper-parameters": {"lr": "0.1", "net.a": "[1, 2]"}}
     assert [(swap.step, swap.changes[0].old) for swap in report.swaps] == [(3, "relu")]
     assert any("config.yaml" in sentence for sentence in report.missing)
-    assert report.steps == 4  # the last line is cut off behind its step
+    assert report.steps == 3  # the last line is cut off behind its step
 
 
 def test_a_folder_of_no_run_or_of_several_is_refused(tmp_path):
@@ -63,3 +63,10 @@ def test_a_file_says_what_its_proof_found(tmp_path):
         assert (found.proof, found.provider, found.activations) == (proof, "CPUExecutionProvider", {"gelu": 2})
     path.write_bytes(b"no model")
     assert (exported_file(path).proof, exported_file(tmp_path / "none").proof) == ("unreadable", "unreadable")
+
+
+def test_a_cell_that_is_no_number_costs_no_row_and_a_test_is_no_step(tmp_path):
+    (tmp_path / "metrics.csv").write_text("epoch,step,swapped,val_loss,test_loss\n0,9,True,0.3,\n1,10,,,0.2\n")
+    run = read_log_folder(tmp_path)
+    assert run.steps == 10
+    assert run.curve("val_loss").values == (0.3,)

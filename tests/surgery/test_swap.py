@@ -44,6 +44,7 @@ def _specs(model):
         ("activation:gelu", ["3", "5"]),
         (by_activation("gelu_tanh"), ["3"]),
         (by_activation("gelu(approximate='none')"), ["5"]),
+        (by_activation("torch.nn.GELU(approximate='none')"), ["5"]),
         (by_activation({"name": "gelu", "approximate": "none"}), ["5"]),
         (by_activation(nn.GELU), ["3", "5"]),
         ("activation:sigmoid", ["6"]),

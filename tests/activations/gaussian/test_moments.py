@@ -163,3 +163,9 @@ def test_jumps_need_not_be_declared(place):
 def test_noise_is_put_up_with():
     single = _expectation(lambda x: nn.functional.silu(x.float()).double() ** 2)
     assert single == pytest.approx(gaussian_moments("silu").value_squared.item(), rel=1e-6)
+
+
+def test_the_jump_of_a_module_is_that_of_its_present_slope():
+    module = nn.PReLU(init=0.25)
+    module.weight.data.fill_(0.6)
+    assert gaussian_moments(module).kink.item() == pytest.approx(0.4 / math.sqrt(2 * math.pi), rel=1e-6)

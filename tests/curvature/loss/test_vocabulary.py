@@ -146,3 +146,15 @@ def test_a_checkpointed_head_is_computed_again():
         with hessian_operator(lambda kind=is_checkpointed: loss(kind), dict(net.named_parameters())) as hessian:
             found.append(hessian(vector))
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-5 * float(found[1].abs().max()))
+
+
+@pytest.mark.filterwarnings("ignore:size_average")
+def test_the_deprecated_names_of_a_reduction_are_torchs():
+    hidden, target = torch.randn(6, WIDTH), torch.randint(WORDS, (6,))
+    weight = nn.Parameter(torch.randn(WORDS, WIDTH))
+
+    def loss():
+        return F.cross_entropy(F.linear(hidden, weight), target, size_average=False)
+
+    with hessian_operator([loss], {"weight": weight}) as operator:
+        assert operator.loss.item() == pytest.approx(F.cross_entropy(hidden @ weight.T, target, reduction="sum").item())

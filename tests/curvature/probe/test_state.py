@@ -28,6 +28,13 @@ class Meter:
         self.values.append(value)
 
 
+class Window(collections.deque):
+    """Is not built as its copy would be."""
+
+    def __init__(self):
+        super().__init__([0.0], maxlen=1)
+
+
 class Records(nn.Module):
     """Keeps its history in every kind of place."""
 
@@ -41,6 +48,9 @@ class Records(nn.Module):
         self.state = {"average": torch.ones(3), "many": [torch.zeros(2, 2)]}
         self.bag = SimpleNamespace(seen=0, averages=[torch.zeros(2)])
         self.confusion = np.zeros((2, 2))
+        self.window, self.random = Window(), np.random.RandomState(0)
+        self.holder = SimpleNamespace(meter=Meter())
+        self.held = self.holder.meter  # looked at first within another object
         self.itself = [self.history]
         self.itself.append(self.itself)  # a cycle
 
@@ -59,14 +69,17 @@ class Records(nn.Module):
         self.bag.seen += 1
         self.bag.averages[0][1] += value
         self.confusion[0, 1] += 1
+        self.window.append(self.random.rand())
+        self.held.update(value)
         return loss
 
     def everything(self):
         tensors = [self.state["average"], self.state["many"][0], self.bag.averages[0]]
-        meters = [(m.total, m.count, list(m.values)) for m in (self.meter, self.meters["train"])]
+        meters = [(m.total, m.count, list(m.values)) for m in (self.meter, self.meters["train"], self.held)]
         return (
             {"loss": list(self.history["loss"]), "epoch": list(self.history["by"]["epoch"]), "keys": [*self.history]},
-            (list(self.pair[0]), set(self.pair[1]), self.bag.seen, self.confusion.tolist()),
+            (list(self.pair[0]), set(self.pair[1]), self.bag.seen, self.confusion.tolist(), list(self.window)),
+            self.random.get_state()[1].tolist(),
             (meters, [tensor.tolist() for tensor in tensors], list(map(id, tensors))),
             [id(each) for each in (self.history["loss"], self.history["by"]["epoch"], self.meter.values, self.pair[0])],
         )
