@@ -76,22 +76,6 @@ def closed(tree: Any) -> Any:
     )
 
 
-def leaves_with_paths(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield the leaves of a tree and the keys that lead to them, in types that were registered without keys too."""
-    # torch.utils._pytree.tree_flatten_with_path fails for those, such as the outputs of transformers 5.0.
-    children = pytree.tree_leaves(tree, is_leaf=lambda node: node is not tree)
-    if len(children) == 1 and children[0] is tree:
-        yield path, tree
-        return
-    try:
-        keys = [key for (key,), _ in pytree.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)[0]]
-    except ValueError:
-        by_name = isinstance(tree, Mapping) and len(tree) == len(children)
-        keys = [*(map(pytree.MappingKey, tree) if by_name else map(pytree.SequenceKey, range(len(children))))]
-    for key, child in zip(keys, children, strict=True):
-        yield from leaves_with_paths(child, (*path, key))
-
-
 class ObjectsOfCall:
     """The objects with tensors among the arguments of a call, as they are before it."""
 

@@ -6,13 +6,14 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.utils import _pytree as pytree
 
 from lit_gelu.errors import ArgumentError, shown
 
@@ -184,6 +185,22 @@ def _inside(waiting: Iterable[tuple[str, Any, int]]) -> dict[str, Any]:
 def holds_tensors(value: Any) -> bool:
     """Return whether tensors are in a value: in containers, or attributes of objects, that torch does not look into."""
     return any(isinstance(part, Tensor) for part in _inside([("", value, 0)]).values())
+
+
+def leaves_with_paths(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the leaves of a tree and the keys that lead to them, in types that were registered without keys too."""
+    # torch.utils._pytree.tree_flatten_with_path fails for those, such as the outputs of transformers 5.0.
+    children = pytree.tree_leaves(tree, is_leaf=lambda node: node is not tree)
+    if len(children) == 1 and children[0] is tree:
+        yield path, tree
+        return
+    try:
+        keys = [key for (key,), _ in pytree.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)[0]]
+    except ValueError:
+        by_name = isinstance(tree, Mapping) and len(tree) == len(children)
+        keys = [*(map(pytree.MappingKey, tree) if by_name else map(pytree.SequenceKey, range(len(children))))]
+    for key, child in zip(keys, children, strict=True):
+        yield from leaves_with_paths(child, (*path, key))
 
 
 def equal(a: Tensor, b: Tensor) -> bool:

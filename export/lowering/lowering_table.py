@@ -37,6 +37,7 @@ from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.onnx_recipes import Lowering, OnnxCases, OnnxRecipes, OnnxSpelling
 from lit_gelu.errors import ArgumentError, SpecError, shown
+from lit_gelu.kernels import is_fused
 from lit_gelu.surgery.sites import hidden_modules
 
 CONTRIB_DOMAIN = "com.microsoft"
@@ -355,8 +356,8 @@ def mark(model: nn.Module, registry: ActivationRegistry | None = None) -> dict[s
     marked: dict[str, BoundActivation] = {}
     hidden = hidden_modules(model)
     for site, module in model.named_modules():
-        is_itself = id(module) not in hidden and "forward" not in vars(module)  # which somebody may have replaced
-        bound = bind(module, registry) if is_itself else None
+        is_replaced = "forward" in vars(module) and not is_fused(module)
+        bound = None if id(module) in hidden or is_replaced else bind(module, registry)
         if bound is not None:
             marked[site] = bound
             module.forward = functools.partial(_marked_forward, module.forward, site)
