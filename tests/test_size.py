@@ -28,7 +28,7 @@ def _words(paths):
 @pytest.mark.parametrize(
     ("what", "size", "ceiling"),
     [
-        ("lines of the package", _lines(PACKAGE), 41_225),
+        ("lines of the package", _lines(PACKAGE), 41_140),
         ("files of the package", len(PACKAGE), 233),
         ("lines of the tests", _lines(TESTS), 36_000),
         ("words of Markdown", _words(PAGES), 36_850),
