@@ -20,7 +20,6 @@ OF_OTHERS = {
     "lit_gelu/cli/export.py": "the same forms",
     "lit_gelu/surgery/coverage.py": "torch's operators, by which it looks them up",
     "lit_gelu/surgery/observation.py": "a function that torch has under another name",
-    "lit_gelu/surgery/sites.py": "the classes of other libraries",
 }
 
 
