@@ -204,11 +204,9 @@ def check_parity(
         plain = partial(run_file, replace(setup, level="DISABLE_ALL").open(file))
         repeated = repeats([comparison.run, plain], file_inputs(predictor, batch))
 
-    # With preprocessing or softmax in the file the module's own forward is another function.
-    measurable = not (raw or metadata.softmax)
-    metrics, unmeasured = (
-        task_metrics(model, data, predictor, call.names, references.places) if measurable else ([], [])
-    )
+    # With preprocessing or softmax in the file, or fewer outputs, the module's own forward is another function.
+    is_other = raw or metadata.softmax or len(predictor.output_names) != len(references.signatures)
+    metrics, unmeasured = ([], []) if is_other else task_metrics(model, data, predictor, call.names, references.places)
     notes += [*noted, *unvaried, *untaken, *([ROWS_DEPEND] if metadata.rows_depend else [])]
     notes += [*comparison.untried, *unmeasured]
     report = ParityReport(

@@ -136,9 +136,11 @@ def weights_of_errors(exact: np.ndarray) -> np.ndarray:
     """Return what an error counts at each entry: less where a mask was added that is larger than the rest."""
     # There an output is a constant and values of the size of the rest: their errors are of the constant's rounding, and
     # the constant says nothing of what the rest may be off by.
-    sizes = np.sort(np.abs(exact[np.isfinite(exact)]), axis=None)
+    sizes, weights = np.abs(exact[np.isfinite(exact)]), np.ones(exact.shape)
+    if sizes.max(initial=0.0) < _FILL:  # sorting takes long
+        return weights
+    sizes.sort()
     gaps = np.flatnonzero((sizes[1:] >= _FILL) & (sizes[1:] >= _BEYOND_THE_REST * sizes[:-1]))
-    weights = np.ones(exact.shape)
     if gaps.size:
         rest, constant = sizes[gaps[0]], sizes[gaps[0] + 1]
         large = np.isfinite(exact) & (np.abs(exact) >= constant)
@@ -195,7 +197,7 @@ class Differences:
         if filled is not None and output is not None and fits:
             r = np.where(filled, output.astype(np.float64), r)
         computed = np.isfinite(r) if filled is None else np.isfinite(r) & ~filled
-        weights = weights_of_errors(r) if excused is None else np.ones(r.shape)  # extremes are judged as they are
+        weights = weights_of_errors(r) if is_real and excused is None else np.ones(r.shape)
         magnitude = np.where(computed, np.abs(r) * weights, 0.0)
         self.scale = max(self.scale, float(magnitude.max(initial=0.0)))
         if output is None or not fits:

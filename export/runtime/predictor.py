@@ -126,9 +126,11 @@ class OnnxPredictor:
         self.ports, self.output_ports = session_ports(self._session)
         self._recurrent = model.recurrent and device == _HOST
         self._names, self._outputs = list(self.ports), list(self.output_ports)
-        both = (*self.ports.values(), *self.output_ports.values())
-        self._takes_arrays = self._cuda is None and all(port.type_name != "tensor(bfloat16)" for port in both)
-        self._gives_arrays = all(port.array_dtype not in (None, "uint64") for port in self.output_ports.values())
+        outputs = self.output_ports.values()
+        types = {port.type_name for port in (*self.ports.values(), *outputs)}
+        self._takes_arrays = self._cuda is None and "tensor(bfloat16)" not in types
+        # Of uint64, lists and texts `_as_tensor` knows more than torch does.
+        self._gives_arrays = all(p.array_dtype is not None and p.type_name != "tensor(uint64)" for p in outputs)
         named = [size for port in self.ports.values() for size in port.shape if isinstance(size, str)]
         # onnxruntime refuses another dtype or shape itself, but not these two.
         self._check_first = self._recurrent or len(set(named)) < len(named)

@@ -123,8 +123,7 @@ class _Identities:
         # Two functions of one name may be two; of a module whose class says all, any other is the same.
         by_class = isinstance(function, nn.Module) and "forward" not in vars(function) and not [*function.parameters()]
         alone = activation.spec is None or (function is not None and not by_class)
-        # Artefacts hold their functions, so that no other has the identity of one.
-        of_its_own = (activation.name, id(function)) if alone else ()
+        of_its_own = (activation.name, id(function)) if alone else ()  # artefacts hold their functions
         key = (activation.implemented, activation.spec, activation.dtype, of_its_own)
         if key not in self._known:
             self._known[key] = self._identified(activation)
@@ -231,9 +230,12 @@ def _agree(here: Identification, there: Identification, registry: ActivationRegi
 
 def _are_equal(first: object, second: object, registry: ActivationRegistry) -> bool:
     """Return whether two specs are one function to float32's rounding."""
-    one, other = (registry.create(spec, trusted=False).double() for spec in (first, second))
-    with torch.no_grad():
-        return bool(torch.allclose(one(_GRID), other(_GRID), rtol=0, atol=_SAME))
+    try:
+        one, other = (registry.create(spec, trusted=False).double() for spec in (first, second))
+        with torch.no_grad():
+            return bool(torch.allclose(one(_GRID), other(_GRID), rtol=0, atol=_SAME))
+    except (LitGeluError, RuntimeError):  # of several channels, or no function of one number
+        return False
 
 
 def _declares(activation: Activation, identity: Identification, registry: ActivationRegistry) -> bool:

@@ -303,6 +303,7 @@ DIFFERENT = {
     "lambdas": lambda: ((lambda x: F.gelu(x)), (lambda x: F.gelu(x, approximate="tanh")), None),
     "classes of one name": lambda: (net(Port("none")), net(Port("tanh")), X),
     "forwards that were replaced": lambda: (net(nn.GELU()), net(Port("tanh")), X),
+    "a slope for each channel": lambda: (net(Function(nn.PReLU(16).forward)), net(nn.LeakyReLU(0.1)), X),
     "trained slopes": lambda: (net(nn.PReLU(init=0.25)), net(nn.PReLU(init=0.7)), X),
 }
 

@@ -77,9 +77,8 @@ class ChunkedCrossEntropy(TorchFunctionMode):
         call.apply_defaults()
         options = call.arguments
         logits, target, reduction = options["input"], options["target"], options["reduction"]
-        others = ("weight", "size_average", "reduce")  # the last two are deprecated, and hold
-        is_plain = not any(options[name] is not None for name in others) and not options["label_smoothing"]
-        is_plain = is_plain and reduction in {"mean", "sum"}
+        unset = all(options[each] is None for each in ("weight", "size_average", "reduce"))  # deprecated, they hold
+        is_plain = unset and not options["label_smoothing"] and reduction in {"mean", "sum"}
         if not is_plain or target.is_floating_point() or logits.ndim > 2 or (layer := self._layer_of(logits)) is None:
             return None
         hidden, weight, bias = layer

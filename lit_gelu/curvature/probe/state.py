@@ -95,8 +95,7 @@ def _refill(owner: Any, kept: Any) -> None:
 def _restorer(value: Any) -> Callable[[], object] | None:
     """Return what puts back the content of a value that can be changed in place; ``None`` for one that cannot."""
     if isinstance(value, (dict, list, set, collections.deque)):
-        kinds = (kind for kind in (dict, set, list) if isinstance(value, kind))  # a subclass may build itself otherwise
-        return partial(_refill, value, next(kinds, list)(value))
+        return partial(_refill, value, dict(value) if isinstance(value, dict) else [*value])  # a copy() may fail
     if isinstance(value, torch.Generator):
         return partial(value.set_state, value.get_state())
     if isinstance(value, random.Random):  # noqa: S311 - the model's own, not ours
