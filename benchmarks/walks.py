@@ -22,6 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger
+from torch import nn
 
 import lit_gelu
 from lit_gelu import activations, callbacks, export, tasks
@@ -58,8 +59,16 @@ def create(_: Path) -> Counter[str]:
     return walk
 
 
+def export_own(folder: Path) -> Counter[str]:
+    """``export_onnx(approximate="tanh")`` of a user's net, none of whose files are in this package."""
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+    with counted() as walk:
+        export_onnx(model, folder / "net.onnx", torch.randn(2, 8), approximate="tanh")
+    return walk
+
+
 def export_tanh(folder: Path) -> Counter[str]:
-    """``export_onnx(approximate="tanh")`` of the MNIST net."""
+    """``export_onnx(approximate="tanh")`` of the MNIST net, whose own two files are entered too."""
     model = tasks.MNISTClassifier("gelu")
     with counted() as walk:
         export_onnx(model, folder / "net.onnx", approximate="tanh")
@@ -90,6 +99,7 @@ def monitor(folder: Path) -> Counter[str]:
 
 WALKS: dict[str, Callable[[Path], Counter[str]]] = {
     'create("gelu_tanh")': create,
+    'export_onnx(nn.Sequential, approximate="tanh")': export_own,
     'export_onnx(MNISTClassifier, approximate="tanh")': export_tanh,
     "check_parity(MNISTClassifier)": prove,
     "two steps of MNISTClassifier with ActivationCurvatureMonitor": monitor,

@@ -75,6 +75,12 @@ def logged_step(trainer: Trainer) -> int:
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
+def is_logging_step(trainer: Trainer) -> bool:
+    """Return whether Lightning logs the batch at hand; see ``log_every_n_steps``."""
+    interval = trainer.log_every_n_steps  # type: ignore[attr-defined]  # a connector sets it
+    return interval > 0 and (logged_step(trainer) + 1) % interval == 0
+
+
 def refuse_mixed_packages(trainer: Any, pl_module: Any) -> None:
     """Refuse a Trainer, module or callback of ``pytorch_lightning``."""
     # A Trainer takes callbacks of the other package without a word, but no isinstance sees them for what they are:

@@ -224,7 +224,7 @@ def export_onnx(
     graph = trace(flat, trial, options.opset or DEFAULT_OPSET, sizes)
     unmark(flat.model, marked)
     require_open(graph, flat, trial, sizes)
-    untried += graph.meta.get(BOUNDS, []) + require_alike(graph, flat, elsewhere, marked, registry)
+    untried += graph.meta.get(BOUNDS, []) + require_alike(graph, flat, elsewhere, marked, registry, options.target)
     lowered = lower(graph, marked, options, registry, specs)
     _require_forms(lowered.sites, options.approximate)
     metadata = FileMetadata(

@@ -195,23 +195,26 @@ def require_alike(
     runs: Sequence[OtherRun],
     marked: Mapping[str, BoundActivation],
     registry: ActivationRegistry,
+    target: str,
 ) -> list[str]:
     """Refuse a traced graph that does not compute what the module computed; return what it does not hold for."""
     # What fixes a size is in the graph as torch made it. So its float32 form for the CPU is run, whatever the file's
     # dtype and target are: 16 bit would hide small differences, and there is no kernel for some of it here.
-    if not runs and not flat.call.wide:
+    wide = any(y.dtype == ir.DataType.DOUBLE for node in graph.graph.all_nodes() for y in node.outputs)
+    if not runs and not wide and not flat.call.wide:
         return []
     twin = graph.clone()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         try:
-            lower(twin, marked, ExportOptions.checked(target="ort-cpu"), registry)
+            on_cpu = target if target == "portable" else "ort-cpu"
+            lower(twin, marked, ExportOptions.checked(target=on_cpu), registry)
             ir.save(twin, path, external_data="weights")
             options = onnxruntime.SessionOptions()
             options.log_severity_level = 4  # errors are raised
             predictor = OnnxPredictor(path, [CPU], options)
         except (ArgumentError, ModelFileError) as error:
-            if flat.call.wide:
+            if wide or flat.call.wide:
                 raise ExportError(
                     f"{type(flat.model).__name__} computes in float64 what onnxruntime has in float32 alone: "
                     f"{error.__cause__ or error}. Call .float() before it."

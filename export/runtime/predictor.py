@@ -39,6 +39,16 @@ if TYPE_CHECKING:
 
 _HOST = "cpu"
 _of_parents: list[Any] = []  # never freed: a session's destructor waits for threads that a forked process has not
+_forks = 0  # between the process that loaded this and this one; to compare them is cheaper than to ask for a process id
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_count_fork)
 
 
 class OnnxPredictor:
@@ -122,7 +132,7 @@ class OnnxPredictor:
         else:
             self._cuda = _on_cuda(path, checked, device, arguments, batch_buckets)
             self._session = self._cuda.runner.session
-        self._process = os.getpid()
+        self._fork = _forks
         self.ports, self.output_ports = session_ports(self._session)
         self._recurrent = model.recurrent and device == _HOST
         self._names, self._outputs = list(self.ports), list(self.output_ports)
@@ -138,9 +148,9 @@ class OnnxPredictor:
     @property
     def session(self) -> onnxruntime.InferenceSession:
         """The session of onnxruntime, opened anew in a process that was forked, where its threads are not."""
-        if self._process != os.getpid():
+        if self._fork != _forks:
             with self._opening:
-                if self._process != os.getpid():
+                if self._fork != _forks:
                     _of_parents.append((self._session, self._cuda))
                     self._open(**self._arguments)
         return self._session
@@ -239,7 +249,7 @@ class OnnxPredictor:
         """Run on arrays, or on tensors as arrays of the same memory; outputs go where the first tensor is."""
         arrays: Mapping[str, Any] = values
         if tensor is not None:
-            arrays = {n: value.numpy(force=True) if is_tensor(value) else value for n, value in values.items()}
+            arrays = {n: v if isinstance(v, np.ndarray) else v.numpy(force=True) for n, v in values.items()}
         for array in arrays.values():
             if not array.dtype.isnative:  # onnxruntime takes another processor's byte order for its own
                 self._require_fit(values)

@@ -32,6 +32,7 @@ def test_from_a_name_to_a_module(script, tmp_path):
 @pytest.mark.parametrize(
     ("name", "most", "files"),
     [
+        ("export_own", 20, {"export/exporter.py", "export/lowering/policy.py"}),
         ("export_tanh", 22, {"export/exporter.py", "export/lowering/policy.py"}),
         ("monitor", 22, {"callbacks/activation_curvature.py", "callbacks/trainer.py"}),
         ("prove", 24, {"export/parity/check.py", "export/parity/criterion.py", "export/parity/report.py"}),
