@@ -57,11 +57,11 @@ def error_part(net: Net, steps: int, interval: int) -> None:
         interval: Steps between events.
     """
     name, model, data = net
-    made = {
+    monitors = {
         way: LossCurvatureMonitor(every_n_steps=interval, name=re.sub(r"\W+", "_", way), **EIGHTH, **options)
         for way, options in WAYS.items()
     }
-    collected, timed = Collected(made), {way: Timed(monitor) for way, monitor in made.items()}
+    collected, timed = Collected(monitors), {way: Timed(monitor) for way, monitor in monitors.items()}
     clock = fit(model, data, [*timed.values(), collected], steps)
     gradient = statistics.median(clock.gradients[1:])
     events = collected.events[1:]  # the first one is not warm

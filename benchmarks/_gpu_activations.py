@@ -33,9 +33,9 @@ def run(record: Record, settings: Settings) -> None:
         x = x.to(getattr(torch, dtype)).requires_grad_()
         record.figure(f"copy, {dtype}, GB/s", partial(_gigabytes, x, clock, how.repeats))
         for spec in chosen:
-            found = record.figure(f"{spec}, {dtype}", partial(row, spec, x, clock, how, cuda))
-            if found is not None:
-                print(line(found), flush=True)
+            measurement = record.figure(f"{spec}, {dtype}", partial(row, spec, x, clock, how, cuda))
+            if measurement is not None:
+                print(line(measurement), flush=True)
 
 
 def _gigabytes(x: torch.Tensor, clock: Clock, repeats: int) -> Any:

@@ -29,6 +29,6 @@ def run(record: Record, settings: Settings) -> None:
 
 
 def _shown(name: str, form: str, size: int, plan: Plan, folder: Path) -> dict[str, Any]:
-    found = measure(name, form, size, plan, folder)
-    print_rows(found)
-    return found
+    figures = measure(name, form, size, plan, folder)
+    print_rows(figures)
+    return figures

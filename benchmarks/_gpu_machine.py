@@ -34,7 +34,7 @@ def facts(device: str, commit: str) -> dict[str, Any]:
 
 def machine(device: str) -> dict[str, Any]:
     """Return what computes."""
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "platform": platform.platform(),
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -43,33 +43,33 @@ def machine(device: str) -> dict[str, Any]:
     }
     if device == "cuda" and torch.cuda.is_available():
         about = torch.cuda.get_device_properties(0)
-        found["device"] = about.name
-        found["device_gib"] = round(about.total_memory / 2**30, 1)
-        found["compute_capability"] = f"{about.major}.{about.minor}"
-        found["driver"] = _said(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"])
-    return found
+        facts["device"] = about.name
+        facts["device_gib"] = round(about.total_memory / 2**30, 1)
+        facts["compute_capability"] = f"{about.major}.{about.minor}"
+        facts["driver"] = _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"])
+    return facts
 
 
 def versions() -> dict[str, str | None]:
     """Return versions of what is installed, CUDA's and cuDNN's of torch among them."""
-    found: dict[str, str | None] = {"python": platform.python_version(), "torch": torch.__version__}
+    releases: dict[str, str | None] = {"python": platform.python_version(), "torch": torch.__version__}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            releases[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = None
+            releases[name] = None
     cudnn = torch.backends.cudnn.version() if torch.cuda.is_available() else None
-    return {**found, "cuda": torch.version.cuda, "cudnn": None if cudnn is None else str(cudnn)}
+    return {**releases, "cuda": torch.version.cuda, "cudnn": None if cudnn is None else str(cudnn)}
 
 
-def checked_out(given: str) -> str:
+def checked_out(commit: str) -> str:
     """Return what was given: a copied repository may be older; else the commit, and ``+changes`` if there are any."""
-    if given:
-        return given
-    commit = _said(["git", "rev-parse", "HEAD"])
+    if commit:
+        return commit
+    commit = _output(["git", "rev-parse", "HEAD"])
     if not commit:
         return "unknown"
-    return commit + ("+changes" if _said(["git", "status", "--porcelain", "--untracked-files=no"]) else "")
+    return commit + ("+changes" if _output(["git", "status", "--porcelain", "--untracked-files=no"]) else "")
 
 
 def sources() -> str:
@@ -91,7 +91,7 @@ def digest_of(folders: Mapping[str, Path]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _said(command: list[str]) -> str:
+def _output(command: list[str]) -> str:
     """Return what a command prints; nothing where it fails or is not there."""
     alone = {**os.environ, "GIT_CEILING_DIRECTORIES": str(ROOT.parent)}  # not of a repository around the checkout
     try:

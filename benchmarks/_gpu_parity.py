@@ -84,19 +84,19 @@ def run(record: Record, settings: Settings) -> None:
         for number, case in enumerate(chosen):
             for dtype in DTYPES if cuda else DTYPES[:2]:
                 path = Path(folder) / f"{number}_{dtype}.onnx"
-                found = record.figure(f"{case.name}, {dtype}", partial(checked, case, dtype, path, cuda))
-                if found is not None and not found["passed"]:
-                    record.fail(f"{case.name}, {dtype}", f"parity: {'; '.join(found['reasons'])}")
-                if found is not None and (found["refused"] or found["on_cpu"] or found["copies"]):
-                    record.fail(f"{case.name}, {dtype}", f"placement: {placed(found)}")
+                outcome = record.figure(f"{case.name}, {dtype}", partial(checked, case, dtype, path, cuda))
+                if outcome is not None and not outcome["passed"]:
+                    record.fail(f"{case.name}, {dtype}", f"parity: {'; '.join(outcome['reasons'])}")
+                if outcome is not None and (outcome["refused"] or outcome["on_cpu"] or outcome["copies"]):
+                    record.fail(f"{case.name}, {dtype}", f"placement: {placed(outcome)}")
 
 
-def placed(found: dict[str, Any]) -> str:
+def placed(outcome: dict[str, Any]) -> str:
     """Return in words what is wrong with who runs what."""
     parts = [
-        found["refused"],
-        ", ".join(found["on_cpu"]),
-        ", ".join(f"{number} {name}" for name, number in found["copies"].items()),
+        outcome["refused"],
+        ", ".join(outcome["on_cpu"]),
+        ", ".join(f"{number} {name}" for name, number in outcome["copies"].items()),
     ]
     return "; ".join(part for part in parts if part)
 
@@ -110,13 +110,13 @@ def checked(case: Case, dtype: str, path: Path, cuda: bool) -> dict[str, Any]:
     providers = [CUDA, CPU] if cuda else [CPU]
     refused = _refusal(path, providers[:1])
     predictor = OnnxPredictor(path, providers)
-    beside = predictor.placement.outside(providers[0])
+    nodes = predictor.placement.outside(providers[0])
     report = check_parity(model, path, input_sample=sample, providers=providers, strict=False)
     return {
         "refused": refused,
         "placement": predictor.placement.counts,
-        "shape_arithmetic": len(beside) - len(without_shape_arithmetic(path, beside)),
-        "on_cpu": [f"{node.operator} {node.name}" for node in without_shape_arithmetic(path, beside)],
+        "shape_arithmetic": len(nodes) - len(without_shape_arithmetic(path, nodes)),
+        "on_cpu": [f"{node.operator} {node.name}" for node in without_shape_arithmetic(path, nodes)],
         "copies": {name: report.optimized_census[name] for name in COPIES if name in report.optimized_census},
         **figures(report),
     }

@@ -65,7 +65,7 @@ class Record:
         self.path = path
         self._begun = time.time()
         self._until = settings.until
-        self._made = 0
+        self._attempts = 0
         self.content: dict[str, Any] = {
             "stage": settings.stage,
             "device": settings.device,
@@ -109,10 +109,10 @@ class Record:
         """
         if name in self.figures:
             return self.figures[name]
-        if self.left() <= (needs if self._made else 0.0):
+        if self.left() <= (needs if self._attempts else 0.0):
             self.leave_out(name, NO_TIME)
             return None
-        self._made += 1
+        self._attempts += 1
         start = time.perf_counter()
         try:
             value = compute()

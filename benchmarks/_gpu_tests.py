@@ -18,8 +18,8 @@ NOTHING_COLLECTED = 5
 
 def files() -> list[Path]:
     """Return the test files that name the marker."""
-    found = sorted((ROOT / "tests").rglob("test_*.py"))
-    return [path for path in found if re.search(r"\bmark\.gpu\b", path.read_text(encoding="utf-8"))]
+    paths = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [path for path in paths if re.search(r"\bmark\.gpu\b", path.read_text(encoding="utf-8"))]
 
 
 def run(record: Record, settings: Settings) -> None:
@@ -84,9 +84,9 @@ def parsed(xml: Path) -> dict[str, Any]:
         times[name] = float(case.get("time") or 0.0)
         kind, text = "passed", ""
         for tag in ("failure", "error", "skipped"):
-            found = case.find(tag)
-            if found is not None:
-                kind, text = tag, found.get("message") or ""
+            element = case.find(tag)
+            if element is not None:
+                kind, text = tag, element.get("message") or ""
                 break
         counts[kind] += 1
         if kind == "skipped":

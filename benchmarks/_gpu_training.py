@@ -205,10 +205,10 @@ def ways(every: int) -> dict[str, Callable[[], list[Callback]]]:
 def steps(plan: Run, data: LightningDataModule, settings: Settings, left: Callable[[], float]) -> dict[str, Any]:
     """Time steps with each set of callbacks in turn, for as long as there is time."""
     before, window, windows = (1, 2, 1) if settings.quick else (2 * EVERY, EVERY, 3)
-    made = ways(window)
-    found: dict[str, list[float]] = {name: [] for name in made}
+    factories = ways(window)
+    medians: dict[str, list[float]] = {name: [] for name in factories}
     for turn in itertools.count():
-        names = list(made)
+        names = list(factories)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             seed_everything(0, verbose=False)
             clock = StepClock(before, window)
@@ -217,23 +217,23 @@ def steps(plan: Run, data: LightningDataModule, settings: Settings, left: Callab
                 trainer = trainer_of(
                     settings,
                     Path(folder),
-                    [clock, *made[name]()],
+                    [clock, *factories[name]()],
                     max_steps=count,
                     limit_val_batches=0,
                     enable_checkpointing=False,
                 )
                 trainer.fit(plan.model(plan.epochs, settings.quick), datamodule=data)
-            found[name].append(statistics.median(clock.milliseconds))
+            medians[name].append(statistics.median(clock.milliseconds))
         if settings.quick or left() <= 0 or turn == 6:
             break
-    plain = found["nothing"]
+    plain = medians["nothing"]
     return {
-        "milliseconds": {name: statistics.median(times) for name, times in found.items()},
+        "milliseconds": {name: statistics.median(times) for name, times in medians.items()},
         "beside nothing": {
-            name: statistics.median(a / b for a, b in zip(times, plain, strict=True)) for name, times in found.items()
+            name: statistics.median(a / b for a, b in zip(times, plain, strict=True)) for name, times in medians.items()
         },
         "turns": len(plain),
-        "all": found,
+        "all": medians,
     }
 
 

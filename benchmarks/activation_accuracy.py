@@ -60,10 +60,10 @@ def _points(case: ActivationCase, dtype: torch.dtype, count: int) -> Tensor:
 def relative_error(function: Callable[[Tensor], Tensor], case: ActivationCase, x: float, dtype: torch.dtype) -> float:
     """Return the relative error at one point, computed inside a vector so that the vectorised kernel is used."""
     point = torch.full((64,), x, dtype=dtype)
-    found = function(point)[0].item()
+    value = function(point)[0].item()
     with mpmath.workdps(50):
-        wanted = case.exact(point[0].item())[0]
-        return float(abs(mpmath.mpf(found) - wanted) / abs(wanted)) if math.isfinite(found) else math.nan
+        expected = case.exact(point[0].item())[0]
+        return float(abs(mpmath.mpf(value) - expected) / abs(expected)) if math.isfinite(value) else math.nan
 
 
 def values_at_infinity(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> str:

@@ -56,7 +56,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 RECORD = Path(__file__).resolve().parent.parent / "docs" / "data" / "exported_architectures.json"
 SECONDS, GIGABYTES, PARAMETERS = 100, 10, 30_000_000  # the most of a process
 _OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)
-RIGHT, OWN = 1e-4, 10  # of the largest output; of the error that float32 has by itself
+RIGHT, FACTOR = 1e-4, 10  # of the largest output; of the error that float32 has by itself
 LIBRARIES = ("transformers", "timm", "torchvision")
 Row = dict[str, Any]
 # Widely used ones beside the smallest of each module.
@@ -294,7 +294,7 @@ def largest_error(path: Path, net: nn.Module, sample: Mapping[str, Tensor], rows
     return max(errors)
 
 
-def own_error(net: nn.Module, sample: Mapping[str, Tensor]) -> float:
+def float32_error(net: nn.Module, sample: Mapping[str, Tensor]) -> float:
     """Return how far the module in float32 is from itself in float64, in units of the largest output."""
     exact = copy.deepcopy(net).double()
     with torch.no_grad():
@@ -339,7 +339,7 @@ def measure(name: str) -> dict[str, Any]:
                 with measured(row, what):
                     attempt(row, what, export)
             row["unchanged"] = all(torch.equal(value, state[key]) for key, value in net.state_dict().items())
-            row["own_error"] = attempt(row, "float64", lambda: own_error(net, sample))
+            row["own_error"] = attempt(row, "float64", lambda: float32_error(net, sample))
             for what, path in (("plain", plain), ("ours", ours)):
                 if path.exists():
                     run = functools.partial(largest_error, path, net, sample)
@@ -426,7 +426,7 @@ def is_exported(row: Row, what: str) -> bool:
 
 def is_right(row: Row, what: str) -> bool:
     """Return whether a file gives the module's outputs at two, one and three rows."""
-    errors, limit = row.get(f"{what}_errors", {}), max(RIGHT, OWN * (row.get("own_error") or 0.0))
+    errors, limit = row.get(f"{what}_errors", {}), max(RIGHT, FACTOR * (row.get("own_error") or 0.0))
     return bool(errors) and all(error is not None and error <= limit for error in errors.values())
 
 
@@ -496,8 +496,8 @@ def main(words: Sequence[str]) -> None:
     names = [*names_of_transformers(), *names_of_timm(), *(f"torchvision.{name}" for name in TORCHVISION)]
     names.sort(key=lambda name: hashlib.sha256(name.encode()).digest())  # a record of some is a sample of all
     for name in names:
-        wanted = any(part in name for part in options.parts) if options.parts else True
-        if not wanted or (name in record["rows"] and not options.again):
+        chosen = any(part in name for part in options.parts) if options.parts else True
+        if not chosen or (name in record["rows"] and not options.again):
             continue
         row = record["rows"][name] = _in_a_process(name)
         libraries = ("lit-gelu", "torch", "torchvision", "timm", "transformers", "onnxscript")

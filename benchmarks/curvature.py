@@ -109,30 +109,30 @@ def activations_part(net: Net, activation: type[nn.Module], rounds: int, few: in
         few: Steps of a turn that count, of what does the same at each.
     """
     name, model, data = net
-    made = variants(activation, LOGGING_INTERVAL, few)
-    inside, logger, whole = ({key: [] for key in made} for _ in range(3))
+    cases = variants(activation, LOGGING_INTERVAL, few)
+    inside, logger, totals = ({key: [] for key in cases} for _ in range(3))
     for _ in range(rounds):
-        order = list(made)
+        order = list(cases)
         random.shuffle(order)
         for key in order:
-            before, callback = made[key].before, made[key].make()
+            before, callback = cases[key].before, cases[key].make()
             timed = None if callback is None else Timed(callback)
             gc.collect()  # the turns before shall not be paid for here
-            clock = fit(model, data, _listed(timed), before + made[key].steps)
-            whole[key].append(statistics.mean(clock.steps[before:]))
+            clock = fit(model, data, _listed(timed), before + cases[key].steps)
+            totals[key].append(statistics.mean(clock.steps[before:]))
             logger[key].append(statistics.mean(clock.logger[before:]))
             inside[key].append(0.0 if timed is None else statistics.mean(timed.steps[before:]))
     # Last, since a profiler leaves a million objects, through which Python's collector would go again and again.
-    operations = {key: _operations(model, data, variant) for key, variant in made.items()}
+    operations = {key: _operations(model, data, variant) for key, variant in cases.items()}
     gc.collect()
-    step = statistics.median(whole["nothing"])
+    step = statistics.median(totals["nothing"])
     print(f"\n{name}: a step takes {1000 * step:.2f} ms; means over steps, medians of {rounds} rounds")
     titles = ("operators", "scalar syncs", "in it, us", "of a step", "no logger")
     print(f"{'':<42}" + "".join(f"{title:>13}" for title in titles) + f"{'step / nothing':>16}")
-    for key in made:
+    for key in cases:
         counts = [operations[key][kind] - operations["nothing"][kind] for kind in (0, 1)]
         times = [statistics.median(inside[key]), statistics.median(logger[key])]
-        ratio = statistics.median(own / plain for own, plain in zip(whole[key], whole["nothing"], strict=True))
+        ratio = statistics.median(total / plain for total, plain in zip(totals[key], totals["nothing"], strict=True))
         _activation_row(key, counts, times, step, f"{ratio:.4f}")
     rest = statistics.median(inside["Composer-style, activations"]) / COMPOSERS_INTERVAL
     _activation_row(f"Composer-style, mean of {COMPOSERS_INTERVAL} steps", [], [rest, 0.0], step, "")
@@ -218,10 +218,10 @@ def parser() -> argparse.ArgumentParser:
         The parser.
     """
     parts = ("activations", "loss", "error")
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--quick", action="store_true", help="tiny nets and few steps: shows that it works, no figures")
-    made.add_argument("--only", nargs="+", choices=parts, default=parts, help="which parts")
-    return made
+    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("--quick", action="store_true", help="tiny nets and few steps: shows that it works, no figures")
+    cli.add_argument("--only", nargs="+", choices=parts, default=parts, help="which parts")
+    return cli
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
@@ -260,11 +260,11 @@ def main(arguments: Iterable[str] | None = None) -> None:
         error_part(("GPT of 2 blocks on source code", *gpt(small, 250)), 6 if quick else 1000, 2 if quick else 50)
         if not quick:
             error_part((f"GPT of {shape} on source code", *gpt(size, 40)), 100, 10)
-        found = None if quick else cifar10()
-        if found is None:
+        cifar = None if quick else cifar10()
+        if cifar is None:
             print("\nCIFAR-10: left out (with --quick, and where LIT_GELU_DATA is not set)")
         else:
-            error_part(("CIFAR-10 net, a third of the channels, batch 64", *found), 200, 20)
+            error_part(("CIFAR-10 net, a third of the channels, batch 64", *cifar), 200, 20)
 
 
 if __name__ == "__main__":

@@ -75,8 +75,8 @@ class Bound:
         options.log_severity_level = 3
         self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.binding = self.session.io_binding()
-        self.given, made = self.session.get_inputs()[0].name, self.session.get_outputs()[0].name
-        for bind, name, array in ((self.binding.bind_input, self.given, x), (self.binding.bind_output, made, y)):
+        self.input, output = self.session.get_inputs()[0].name, self.session.get_outputs()[0].name
+        for bind, name, array in ((self.binding.bind_input, self.input, x), (self.binding.bind_output, output, y)):
             bind(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
 
     def seconds(self) -> float:
@@ -87,7 +87,7 @@ class Bound:
 
     def error(self, x: np.ndarray, exact: np.ndarray) -> float:
         """Return the largest error in units of max(1, |y|)."""
-        (y,) = self.session.run(None, {self.given: x})
+        (y,) = self.session.run(None, {self.input: x})
         with np.errstate(invalid="ignore"):
             errors = np.abs(y - exact) / np.maximum(1.0, np.abs(exact))
         return float(np.nan_to_num(errors, nan=np.inf, posinf=np.inf).max())
@@ -197,13 +197,13 @@ def main() -> None:
         f"onnxruntime {onnxruntime.__version__}, torch {torch.__version__}, {x.size} elements of N(0, 2^2), one thread"
     )
     print(f"{'activation':38s} plain ms  ours ms (a Mi elements)  ratio [95 %] rounds  errors plain, ours  operators")
-    found: dict[str, list[str]] = {"met": [], "below": [], "undecided": [], "plain is wrong": []}
+    verdicts: dict[str, list[str]] = {"met": [], "below": [], "undecided": [], "plain is wrong": []}
     for name, model, opset in cases(arguments.specs):
         row = measure(name, model, x, arguments.rounds, arguments.most, opset)
         print(row.line(x.size), flush=True)
-        found[row.verdict].append(name)
-    print(f"{sum(map(len, found.values()))} rows; goals met: {len(found.pop('met'))}")
-    for verdict, names in found.items():
+        verdicts[row.verdict].append(name)
+    print(f"{sum(map(len, verdicts.values()))} rows; goals met: {len(verdicts.pop('met'))}")
+    for verdict, names in verdicts.items():
         print(f"{verdict}: {', '.join(names) or 'none'}")
 
 

@@ -142,16 +142,16 @@ def measure(name: str, form: str, size: int, plan: Plan, folder: Path) -> dict[s
     torch.manual_seed(0)
     net = NETS[name]
     model = net.build(FORMS[form]).eval()
-    found: dict[str, Any] = {"net": name, "form": form, "batch_size": size, "operators": {}}
+    figures: dict[str, Any] = {"net": name, "form": form, "batch_size": size, "operators": {}}
     sessions: dict[str, OnnxPredictor] = {}
     for policy in POLICIES:
         path = folder / f"{name}-{form}-{size}-{policy}.onnx"
         dtype, target = ("fp16", "ort-cuda") if plan.cuda else (None, "portable")
         report = export_onnx(model, path, torch.zeros(2, *net.shape), dtype=dtype, target=target, policy=policy)
-        found["operators"][policy] = dict(report.census)
+        figures["operators"][policy] = dict(report.census)
         sessions[f"onnxruntime {policy}"] = OnnxPredictor(path, plan.providers)
-    found["rows"] = [asdict(row) for row in rows(model, sessions, torch.randn(size, *net.shape), plan)]
-    return found
+    figures["rows"] = [asdict(row) for row in rows(model, sessions, torch.randn(size, *net.shape), plan)]
+    return figures
 
 
 def rows(model: nn.Module, sessions: Mapping[str, OnnxPredictor], inputs: Tensor, plan: Plan) -> list[Row]:
@@ -184,7 +184,7 @@ def rows(model: nn.Module, sessions: Mapping[str, OnnxPredictor], inputs: Tensor
         repeated = {name: partial(_repeat, call, plan.calls) for name, call in calls.items()}
         alone = interleaved(calls, first.device, seconds=plan.seconds)
         together = interleaved(repeated, first.device, seconds=plan.seconds)
-    in_a_row = {name: [seconds / plan.calls for seconds in found] for name, found in together.items()}
+    in_a_row = {name: [seconds / plan.calls for seconds in samples] for name, samples in together.items()}
     quickest = [min(ours, key=lambda name: statistics.median(samples[name])) for samples in (alone, in_a_row)]
     return [
         Row(
@@ -212,15 +212,15 @@ def _repeat(call: Callable[[], Any], times: int) -> None:
         call()
 
 
-def print_rows(found: Mapping[str, Any]) -> None:
+def print_rows(figures: Mapping[str, Any]) -> None:
     """Print one line a way.
 
     Args:
-        found: What `measure` returned.
+        figures: What `measure` returned.
     """
-    for row in found["rows"]:
+    for row in figures["rows"]:
         times = f"{row['alone']:>10.4f}{row['alone_ratio']:>8.3f}{row['in_a_row']:>10.4f}{row['in_a_row_ratio']:>8.3f}"
-        head = f"{found['net']:<10}{found['form']:<7}{found['batch_size']:>5}  {row['variant']:<19}"
+        head = f"{figures['net']:<10}{figures['form']:<7}{figures['batch_size']:>5}  {row['variant']:<19}"
         print(f"{head}{times}{row['error']:>10.1e}", flush=True)
 
 
@@ -257,13 +257,13 @@ def main() -> None:
     cuda = arguments.device == "cuda"
     plan = Plan(cuda, arguments.seconds, arguments.compile, calls=20 if cuda else 2)
     print(f"{'':<43}{'alone, ms':>10}{'/ best':>8}{'in a row':>10}{'/ best':>8}{'error':>10}")
-    made = []
+    measurements = []
     with tempfile.TemporaryDirectory() as folder:
         for name, form, size in cases(arguments.only, arguments.small):
-            made.append(measure(name, form, size, plan, Path(folder)))
-            print_rows(made[-1])
+            measurements.append(measure(name, form, size, plan, Path(folder)))
+            print_rows(measurements[-1])
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
+        arguments.json.write_text(json.dumps(measurements, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ class WithHelper(Block):
         return x + self.second(apply_gelu(self.first(x)))
 
 
-class WholeModelMode(TorchFunctionMode):
+class GELUMode(TorchFunctionMode):
     """Sends every ``F.gelu`` to a module, whoever calls it."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ def variants(width: int, x: Tensor) -> dict[str, Callable[[], tuple[float, float
     """
 
     def step(
-        block: Callable[[int], Block], targets: dict[Any, str], whole: bool = False
+        block: Callable[[int], Block], targets: dict[Any, str], mode: bool = False
     ) -> Callable[[], tuple[float, float]]:
         torch.manual_seed(0)
         model = nn.Sequential(*(block(width) for _ in range(BLOCKS)))
@@ -122,7 +122,7 @@ def variants(width: int, x: Tensor) -> dict[str, Callable[[], tuple[float, float
 
         def run() -> tuple[float, float]:
             start = time.thread_time()  # processor seconds, which other processes do not lengthen
-            with WholeModelMode() if whole else contextlib.nullcontext():
+            with GELUMode() if mode else contextlib.nullcontext():
                 output = model(x)
             forward = time.thread_time() - start
             output.sum().backward()
@@ -137,7 +137,7 @@ def variants(width: int, x: Tensor) -> dict[str, Callable[[], tuple[float, float
         "module replaced": step(WithModule, {nn.GELU: TANH}),
         "call rewritten": step(Block, {"*:gelu": TANH}),
         "call intercepted in its forward": step(WithHelper, {"*:gelu": TANH}),
-        "mode over the whole model": step(Block, {}, whole=True),
+        "mode over the whole model": step(Block, {}, mode=True),
     }
 
 
@@ -155,8 +155,8 @@ def main() -> None:
             rounds.append({name: runs[name]() for name in names})
         for name in runs:
             pairs = [(row[name], row["plain"]) for row in rounds[1:]]  # the first round allocates
-            extra = statistics.median(own[0] - plain[0] for own, plain in pairs) / BLOCKS * 1e6
-            ratio = statistics.median(own[1] / plain[1] for own, plain in pairs)
+            extra = statistics.median(times[0] - plain[0] for times, plain in pairs) / BLOCKS * 1e6
+            ratio = statistics.median(times[1] / plain[1] for times, plain in pairs)
             print(f"{f'{batch} x {width}':<15}{name:<33}{extra:>20.2f}{ratio:>14.3f}")
 
 

@@ -28,8 +28,8 @@ def gains_table() -> str:
     """Return the expectations at N(0, 1) and the three gains as a Markdown table."""
     rows = []
     for spec in SPECS:
-        found = gaussian_moments(spec)
-        moments = [f"{x.item() + 0.0:.8f}" for x in (found.value, found.value_squared, found.derivative_squared)]
+        means = gaussian_moments(spec)
+        moments = [f"{x.item() + 0.0:.8f}" for x in (means.value, means.value_squared, means.derivative_squared)]
         rows.append([spec, *moments, *(f"{value:.6f}" for value in vars(gains(spec)).values())])
     head = ["", "E f", "E f²", "E f'²", "forward", "variance", "backward"]
     return _table(head, rows).replace("-0.00000000", "0.00000000")

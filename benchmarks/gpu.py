@@ -45,42 +45,42 @@ SHORTEST = 1.0
 
 def parser() -> argparse.ArgumentParser:
     """Return the command's parser."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--stage", nargs="+", choices=list(STAGES), default=list(STAGES), help="which; by default all")
-    made.add_argument(
+    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("--stage", nargs="+", choices=list(STAGES), default=list(STAGES), help="which; by default all")
+    cli.add_argument(
         "--seconds", type=float, default=BUDGET, help=f"for each stage, at most {LONGEST['cuda']:g} on a GPU"
     )
-    made.add_argument(
+    cli.add_argument(
         "--json", type=Path, default=Path("runs/gpu"), help="FILE.json for one stage, or a folder for gpu-STAGE.json"
     )
-    made.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    made.add_argument("--quick", action="store_true", help="small sizes and few rounds: shows that stages run")
-    made.add_argument("--resume", action="store_true", help="keep what the records hold, and go on from there")
-    made.add_argument("--keep", type=Path, default=Path("runs/gpu/kept"), help="folder for checkpoints")
-    made.add_argument("--commit", default="", help="what was checked out, where git does not know it")
-    made.add_argument("--until", type=float, default=0.0, help=argparse.SUPPRESS)  # of the process of a stage
-    return made
+    cli.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    cli.add_argument("--quick", action="store_true", help="small sizes and few rounds: shows that stages run")
+    cli.add_argument("--resume", action="store_true", help="keep what the records hold, and go on from there")
+    cli.add_argument("--keep", type=Path, default=Path("runs/gpu/kept"), help="folder for checkpoints")
+    cli.add_argument("--commit", default="", help="what was checked out, where git does not know it")
+    cli.add_argument("--until", type=float, default=0.0, help=argparse.SUPPRESS)  # of the process of a stage
+    return cli
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line; end with code 2 where it makes no sense."""
-    made = parser()
-    options = made.parse_args(arguments)
+    cli = parser()
+    options = cli.parse_args(arguments)
     longest = LONGEST[options.device]
     if not SHORTEST <= options.seconds <= longest:
-        made.error(f"--seconds {options.seconds:g} was given; accepted: {SHORTEST:g} to {longest:g}")
+        cli.error(f"--seconds {options.seconds:g} was given; accepted: {SHORTEST:g} to {longest:g}")
     if options.device == "cpu" and not options.quick:
-        made.error("--device cpu takes hours at full size: add --quick")
+        cli.error("--device cpu takes hours at full size: add --quick")
     if options.json.suffix == ".json" and len(options.stage) > 1:
-        made.error(f"--json {options.json} is one file, for {len(options.stage)} stages: give a folder, or one --stage")
+        cli.error(f"--json {options.json} is one file, for {len(options.stage)} stages: give a folder, or one --stage")
     options.stage = list(dict.fromkeys(options.stage))
     return options
 
 
 def record_path(options: argparse.Namespace, stage: str) -> Path:
     """Return the file of a stage's record."""
-    given: Path = options.json
-    return given if given.suffix == ".json" else given / f"gpu-{stage}.json"
+    path: Path = options.json
+    return path if path.suffix == ".json" else path / f"gpu-{stage}.json"
 
 
 def command(options: argparse.Namespace, stage: str, until: float) -> list[str]:

@@ -96,14 +96,14 @@ def modes(elements: int, rounds: int, dtype: torch.dtype) -> None:
     for spec, mode in MODES:
         name = activations.resolve(spec)
         options = {which: {**name.arguments, "memory": which} for which in ("autograd", mode)}
-        built = {which: activations.create(name.name, **given).to(dtype) for which, given in options.items()}
+        built = {which: activations.create(name.name, **arguments).to(dtype) for which, arguments in options.items()}
         rows = []
         for _ in range(rounds + 1):
             turn = random.sample(sorted(built), 2)
             rows.append({which: passes(built[which], x) for which in turn})
         pairs = [(row[mode], row["autograd"]) for row in rows[1:]]  # the first round allocates
-        forward, step = (statistics.median(own[i] / plain[i] for own, plain in pairs) for i in (0, 1))
-        extra = statistics.median(own[0] - plain[0] for own, plain in pairs) * 1e6
+        forward, step = (statistics.median(times[i] / plain[i] for times, plain in pairs) for i in (0, 1))
+        extra = statistics.median(times[0] - plain[0] for times, plain in pairs) * 1e6
         print(f"{spec:<40}{mode:<12}{forward:>20.2f}{step:>18.2f}{extra:>20.1f}")
 
 

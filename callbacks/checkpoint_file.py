@@ -48,8 +48,7 @@ def read_checkpoint(source: Any) -> Checkpoint:
             require_no_pipe(source)
             if Path(source).exists():
                 # Mapped, the weights of a file are read when they are used; only files of torch >= 1.6 can be.
-                mapped = zipfile.is_zipfile(source)
-                checkpoint = torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
+                checkpoint = torch.load(source, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(source))
             else:  # an address
                 checkpoint = load_from_anywhere(source, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

@@ -48,8 +48,7 @@ class ExactResume(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        trainer = self._trainer
-        if trainer is not None and _is_midway(trainer):
+        if self._trainer is not None and _is_midway(self._trainer):
             rank_zero_warn(
                 "A checkpoint is saved between the batches of one accumulated step, or within a batch, a validation or "
                 "the start of an epoch (save_on_exception): what resumes from it lacks gradients, leaves out a batch "

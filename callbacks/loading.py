@@ -84,7 +84,7 @@ def _before_loading(module_class: type[LightningModule], rebuild: Any) -> Iterat
     """Call a function before ``on_load_checkpoint`` of a class or a subclass, which LightningCLI may build."""
     # Not a subclass with another hook instead: a class path in the checkpoint must name a subclass of the class given.
     done: set[int] = set()
-    wrapped = [module_class, *(cls for cls in _subclasses(module_class) if "on_load_checkpoint" in vars(cls))]
+    wrapped = list(dict.fromkeys([module_class, *_subclasses(module_class)]))
     own_hooks = [(cls, vars(cls).get("on_load_checkpoint")) for cls in wrapped]
 
     def wrapper(original: Any) -> Any:

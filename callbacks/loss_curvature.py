@@ -65,9 +65,8 @@ class ProbeBatches:
             raise ArgumentError(
                 f"{fraction=} is not accepted. Give a share of the batch, above 0 and up to 1, 'auto', or None for all."
             )
-        if not (
-            source in {"fresh", "fixed"} if isinstance(source, str) else isinstance(source, (list, tuple)) and source
-        ):
+        fits = source in {"fresh", "fixed"} if isinstance(source, str) else isinstance(source, (list, tuple)) and source
+        if not fits:
             raise ArgumentError(
                 f"probe={source!r} is not accepted. Give 'fresh' (the batch at hand), 'fixed' (the first one of the "
                 "run), or a list of batches as the training loader gives them."
@@ -111,8 +110,7 @@ class ProbeBatches:
     def _part(self, batch: Any) -> ProbePart:
         """Return the part to be probed, with tensors of its own: it does not hold the whole in memory."""
         size = part_size(batch, self.fraction, LEAST_EXAMPLES if self.is_default else 2) or 1
-        part = batch if self.fraction is None else take_examples(batch, size)
-        return clone_batch(part), size
+        return clone_batch(batch if self.fraction is None else take_examples(batch, size)), size
 
 
 @dataclass(frozen=True)
@@ -275,9 +273,8 @@ class LossCurvatureMonitor(Callback):
                     raise  # the other ranks wait for this one: there is no going on together
                 reason = "Memory ran out: give a smaller fraction=."
             self._vectors.clear()
-            self._warn_once(
-                f"nothing is logged at step {logged_step(trainer)}, and at others like it. {reason}", reason
-            )
+            text = f"nothing is logged at step {logged_step(trainer)}, and at others like it. {reason}"
+            self._warn_once(text, reason)
             self.schedule.record(trainer)
             return
         finally:
@@ -330,7 +327,6 @@ class LossCurvatureMonitor(Callback):
             precision=None if isinstance(plugin, MixedPrecision) else plugin.forward_context,
             samples=samples,
         )
-        reduce = sum_over_ranks if trainer.world_size > 1 else None
         with probe:
             preconditioner, left_out = None, []
             if not set(OF_OPTIMIZER).isdisjoint(settings.quantities):
@@ -345,7 +341,7 @@ class LossCurvatureMonitor(Callback):
                 event=event,
                 before=pending.before,
                 preconditioner=preconditioner,
-                reduce=reduce,
+                reduce=sum_over_ranks if trainer.world_size > 1 else None,
             )
             measured.left_out += left_out
         return measured, sum(samples)
@@ -379,8 +375,7 @@ class LossCurvatureMonitor(Callback):
 def learning_rates(optimizers: Iterable[Optimizer]) -> dict[str, float]:
     """Return the first positive rate of the parameter groups, to compare with ``2 / eigenvalue``, and the largest."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    rates = [float(group["lr"]) for group in groups if group.get("lr") is not None]
-    if not rates:
+    if not (rates := [float(group["lr"]) for group in groups if group.get("lr") is not None]):
         return {}
     first = next((rate for rate in rates if rate > 0), 0.0)
     return {"learning_rate": first} | ({"largest_learning_rate": max(rates)} if len(rates) > 1 else {})

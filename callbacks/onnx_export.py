@@ -155,9 +155,7 @@ class OnnxExport(Callback):
             pixels = trainer.datamodule.preprocessing()  # type: ignore[attr-defined]  # `setup` asked for it
         sample = self.input_sample
         self.exported = self.parity = None  # until each is known of the file that is written now
-        self.exported = export_onnx(
-            module, path, input_sample=sample, registry=registry, preprocessing=pixels, **self.options
-        )
+        self.exported = export_onnx(module, path, sample, registry=registry, preprocessing=pixels, **self.options)
         if not self.check:
             rank_zero_info(f"OnnxExport: wrote {path} (opset {self.exported.opset}); not compared with PyTorch.")
             return

@@ -86,7 +86,7 @@ class RunReport(Callback):
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._keeper is None:
+        if self._keeper is None or is_trial_run(trainer):
             return
         folder = trainer.log_dir or trainer.default_root_dir  # asks all ranks, so not on rank 0 alone
         self._target = Path(self.path) if self.path else Path(folder) / FILE_NAME
@@ -121,7 +121,8 @@ class RunReport(Callback):
         self, trainer: Trainer, pl_module: LightningModule, status: Status, failure: str = "", *, is_fit: bool
     ) -> None:
         trainer.loggers = [logger for logger in trainer.loggers if logger is not self._keeper]
-        if self._keeper is None or self._started == 0.0:  # a fit that failed before it began has no page
+        # A fit that failed before it began has no page, and a trial run leaves that of the fit before it.
+        if self._keeper is None or self._started == 0.0 or is_trial_run(trainer):
             return
         seconds = None
         if is_fit:
@@ -147,8 +148,11 @@ class RunReport(Callback):
         ends = record_activations(pl_module, registry_for(pl_module, []), name_opaque=True)
         names = dict.fromkeys([*self._at_start, *ends])
         sites = tuple(SiteActivations(name, starts.get(name, ""), ends.get(name, "")) for name in names)
+        steps: int | None = trainer.global_step
+        epochs: int | None = trainer.current_epoch
         if seconds is None and before is not None:  # a test, perhaps of a checkpoint from before a swap
             swaps, sites, seconds = before.swaps, before.sites, before.seconds
+            steps, epochs = before.steps, before.epochs
         exports = [each.exported for each in callbacks_of(trainer) if isinstance(each, OnnxExport)]
         optimizers = [each for each in trainer.optimizers if each.param_groups]  # Lightning has a stand-in for none
         settings = tuple(OptimizerSettings.of_groups(type(each).__name__, each.param_groups) for each in optimizers)
@@ -161,8 +165,8 @@ class RunReport(Callback):
             title=self.title or type(pl_module).__name__,
             source="RunReport",
             made=now(),
-            steps=trainer.global_step,
-            epochs=trainer.current_epoch,
+            steps=steps,
+            epochs=epochs,
             seconds=seconds,
             configuration=_configuration(trainer, pl_module, keeper.hyper_parameters),
             optimizers=settings or (before.optimizers if before else ()),

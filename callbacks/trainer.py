@@ -77,7 +77,7 @@ def logged_step(trainer: Trainer) -> int:
 
 def is_logging_step(trainer: Trainer) -> bool:
     """Return whether Lightning logs the batch at hand; see ``log_every_n_steps``."""
-    interval = trainer.log_every_n_steps  # type: ignore[attr-defined]  # a connector sets it
+    interval: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # a connector sets it
     return interval > 0 and (logged_step(trainer) + 1) % interval == 0
 
 
@@ -133,7 +133,8 @@ class FigureKeeper(DummyLogger):
 
     @override
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        self.hyper_parameters |= params if isinstance(params, dict) else vars(params)
+        if params is not None:
+            self.hyper_parameters |= params if isinstance(params, Mapping) else vars(params)
 
 
 def require_logger(trainer: Trainer, callback: str) -> None:

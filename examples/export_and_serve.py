@@ -135,13 +135,13 @@ def levels_of(body: bytes) -> np.ndarray:
         RequestError: If it is something else.
     """
     try:
-        (given,) = json.loads(body)["inputs"]
-        values = np.array(given["data"]).reshape(given["shape"])
-        kind = given["name"], given["datatype"]
+        (entry,) = json.loads(body)["inputs"]
+        values = np.array(entry["data"]).reshape(entry["shape"])
+        kind = entry["name"], entry["datatype"]
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise RequestError(f"this is no request for a prediction ({type(error).__name__}: {error})") from error
-    if list(values.shape) != given["shape"]:  # for numpy -1 is whatever fits
-        raise RequestError(f"the data have the shape {list(values.shape)}, and {given['shape']} was given")
+    if list(values.shape) != entry["shape"]:  # for numpy -1 is whatever fits
+        raise RequestError(f"the data have the shape {list(values.shape)}, and {entry['shape']} was given")
     if kind != ("images", "UINT8") or values.dtype.kind != "i" or values.min() < 0 or values.max() > 255:
         raise RequestError("the input is 'images', of type UINT8: whole numbers from 0 to 255")
     return values.astype(np.uint8)
@@ -157,8 +157,8 @@ def ask(url: str, levels: Tensor) -> tuple[np.ndarray, float]:
     Returns:
         Logits ``[rows, 10]``, and the seconds that it took.
     """
-    given = {"name": "images", "shape": list(levels.shape), "datatype": "UINT8", "data": levels.ravel().tolist()}
-    body = json.dumps({"inputs": [given]}).encode()
+    entry = {"name": "images", "shape": list(levels.shape), "datatype": "UINT8", "data": levels.ravel().tolist()}
+    body = json.dumps({"inputs": [entry]}).encode()
     start = time.perf_counter()
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/v2/models/digits/infer", body, headers)  # noqa: S310 - main's address

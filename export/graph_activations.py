@@ -162,10 +162,9 @@ def activation_function(
             f"{os.fspath(path)!r} does not tell the nodes of {activation.spec} at {activation.scope or 'no module'!r}: "
             "they are in a branch or a loop. Export the file without, or ask for another activation."
         )
-    model = load_graph(path)
     x, y = activation.x or "x", activation.nodes[-1].output[0]
     zeros = [node.input[1] for node in activation.nodes if node.op_type in WITH_BIAS and len(node.input) > 1]
-    cut = cut_out(model, SiteNodes(activation.scope, 0, activation.nodes, x, y))
+    cut = cut_out(load_graph(path), SiteNodes(activation.scope, 0, activation.nodes, x, y))
     element = cut.graph.input[0].type.tensor_type
     element.elem_type = element.elem_type if dtype is None else _ONNX_TYPES[dtype]
     kind = next((each for each, number in _ONNX_TYPES.items() if number == element.elem_type), torch.float32)
@@ -207,8 +206,7 @@ def _in_float32(model: onnx.ModelProto) -> onnx.ModelProto:
     constants = [entry.t for node in wide.graph.node for entry in node.attribute if entry.HasField("t")]
     for tensor in (*wide.graph.initializer, *constants):
         if tensor.data_type in {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}:
-            array = numpy_helper.to_array(tensor).astype(np.float32)
-            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
     wide.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     return wide
 

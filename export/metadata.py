@@ -123,8 +123,7 @@ class SiteRecord(Displayed):
         calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
         return f"{name}: {self.spec} -> {' '.join(self.operators)} ({self.lowering}, {calls})"
 
-    def _summary(self) -> str:
-        return str(self)
+    _summary = __str__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,14 +194,11 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
             json.dumps(values[name], ensure_ascii=False).encode()  # fails for half a pair of UTF-16: no file takes it
             if not _has_form(values[name], form):
                 raise ValueError(shown(values[name]))  # noqa: TRY301 - as what JSON raises
-        sites = {
-            site["site"]: SiteRecord(**{**site, "operators": tuple(site["operators"])}) for site in values["sites"]
-        }
+        sites = {row["site"]: SiteRecord(**{**row, "operators": tuple(row["operators"])}) for row in values["sites"]}
         specs = [ActivationSpec.parse(site.spec) for site in sites.values()]
         if len(specs) < len(values["sites"]):
             raise ValueError("a site stands there twice")  # noqa: TRY301
-        opened = values["dynamic_shapes"].items()
-        sizes = {key: {int(axis): size for axis, size in axes.items()} for key, axes in opened}
+        sizes = {key: {int(dim): size for dim, size in axes.items()} for key, axes in values["dynamic_shapes"].items()}
     except (ValueError, SpecError) as error:
         raise ModelFileError(f"{file} is damaged: {PREFIX}{name}: {error}. Copy or export it again.") from error
     lists = {name: tuple(values[name]) for name in ("keep_fp32", "notes", "labels")}

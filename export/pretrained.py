@@ -184,7 +184,8 @@ _TEXT = {
 
 def _image_size(processor: Mapping[str, Any], vision: Any) -> tuple[int, int]:
     """Return height and width: what the processor makes, or what the model was made for."""
-    for size in (processor.get("crop_size"), processor.get("size"), getattr(vision, "image_size", None)):
+    crop = processor.get("crop_size") if processor.get("do_center_crop", True) else None
+    for size in (crop, processor.get("size"), getattr(vision, "image_size", None)):
         if isinstance(size, Mapping) and {"height", "width"} <= size.keys():
             return int(size["height"]), int(size["width"])
         if isinstance(size, int):
@@ -266,7 +267,7 @@ class SentenceEncoder(nn.Module):
             if not part["type"].startswith("sentence_transformers."):
                 raise ModelFileError(f"{str(folder)!r} has a part of its own, {shown(part['type'])}, which is not run.")
             place = folder / part["path"]
-            if (place / "pytorch_model.bin").is_file() and not any(place.glob("*.safetensors")):
+            if (place / "pytorch_model.bin").is_file() and not any(place.glob("model.safetensors*")):
                 raise ModelFileError(f"{str(place)!r} has pickled weights. Save them as safetensors.")
         library: Any = need("sentence_transformers", extra="folders", what="A folder of sentence-transformers")
         options = {"local_files_only": True, "trust_remote_code": False, "model_kwargs": {"use_safetensors": True}}
@@ -285,7 +286,8 @@ class SentenceEncoder(nn.Module):
 
 
 def _of_timm(folder: Path, configuration: Mapping[str, Any]) -> nn.Module:
-    arguments = {"num_classes": configuration.get("num_classes"), **(configuration.get("model_args") or {})}
+    named = {name: configuration.get(name) for name in ("num_classes", "pretrained_cfg")}
+    arguments = {**named, **(configuration.get("model_args") or {})}
     return timm_model(configuration["architecture"], folder / _WEIGHTS, arguments)  # timm drops None
 
 
@@ -299,12 +301,9 @@ def timm_model(name: object, weights: Path, arguments: Mapping[str, Any] = Mappi
     timm: Any = need("timm", extra="folders", what="A model of timm")
     if not isinstance(name, str) or not timm.is_model(name):
         raise ModelFileError(f"timm has no architecture {shown(name)}. Give the module that is built from the weights.")
+    options = {**arguments, "checkpoint_path": _weights(weights), "pretrained": False}
     try:
-        model: nn.Module = timm.create_model(
-            name, **{**arguments, "checkpoint_path": _weights(weights), "pretrained": False}
-        )
-    except ModelFileError:
-        raise
+        model: nn.Module = timm.create_model(name, **options)
     except Exception as error:
         raise ModelFileError(f"{str(weights)!r} does not fit {name} of timm: {message_of(error)}.") from error
     return model

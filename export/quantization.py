@@ -331,7 +331,7 @@ def criteria(metrics: Sequence[TaskMetric], outputs: Sequence[OutputNoise], max_
     for name in ("test_error", "test_loss"):
         if name in by_name:
             worse, unit = by_name[name].difference, abs(by_name[name].pytorch) if name == "test_loss" else 1.0
-            worse = worse / unit if unit else np.inf * worse  # a loss has no scale that all share
+            worse = worse / unit if unit else np.inf * worse if worse else 0.0  # a loss has no scale that all share
             return [Criterion(f"{name}, how much worse", worse, max_difference, "at most")]
     decisive = []
     for output in outputs:
@@ -431,8 +431,10 @@ def _calibration_feeds(data: Any, predictor: OnnxPredictor, samples: int) -> Ite
                 feed[name] = as_array(value) if isinstance(value, Tensor) else value
                 if feed[name].dtype.kind == "f" and not np.isfinite(feed[name]).all():
                     raise ModelInputError(f"The data have NaN or infinite values in {name!r}: no range holds them.")
-            rows += len(next(iter(feed.values())))
-            yield feed
+            count = len(next(iter(feed.values())))
+            rows += count
+            if count:
+                yield feed
             if rows >= samples:
                 return
 

@@ -24,9 +24,7 @@ _LARGEST_BATCH = 128  # where none is given: the largest that `lit-gelu bench` t
 _ANY_SIZE = -1
 # ONNX's element types that Triton's onnxruntime backend takes (``ConvertFromOnnxDataType`` in onnxruntime_utils.cc), by
 # Triton's names; bfloat16, which Triton itself has, is not among them.
-_TYPES = {
-    name: name for name in ("BOOL", "STRING", *(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)))
-}
+_TYPES = {t: t for t in ("BOOL", "STRING", *(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)))}
 _TYPES |= {"FLOAT16": "FP16", "FLOAT": "FP32", "DOUBLE": "FP64"}
 
 
@@ -57,8 +55,7 @@ class TritonModel(Displayed):
 
     def __str__(self) -> str:
         """Return the files, and one line a note."""
-        files = f"{self.model}, {self.model.parents[1] / _CONFIG}"
-        return "\n".join([files, *(f"  {note}" for note in self.notes)])
+        return "\n".join([f"{self.model}, {self.model.parents[1] / _CONFIG}", *(f"  {note}" for note in self.notes)])
 
 
 def write_triton_repository(

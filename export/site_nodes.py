@@ -1,6 +1,7 @@
 """The nodes of activations in an ONNX graph: which are a site's, and one call of them as a model of its own."""
 
 import itertools
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,12 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import numpy_helper
+from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 from onnx.inliner import inline_local_functions
 
 from lit_gelu.errors import LitGeluError, ModelFileError, message_of
 from lit_gelu.export.runtime.model_file import graphs_of, nodes_of, read_model_file
 
 _LOADED_BELOW = 256 * 1024**2  # bytes of a file and of the weights beside it
+_SMALL = 2**16  # numbers of a tensor that is loaded all the same: slopes and the like
 SITE_PROPERTY = "lit_gelu.site"
 
 
@@ -59,10 +62,14 @@ def valid_onnx(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def load_graph(path: str | os.PathLike[str]) -> onnx.ModelProto:
-    """Return a file's graph with types and shapes, its functions written out; of large weights beside it, none."""
+    """Return a file's graph with types and shapes, its functions written out; of many weights beside it, the small."""
     file = read_model_file(path)
     parts = [file.path, *(file.path.parent / name for name in file.external)]
-    model = onnx.load(file.path, load_external_data=sum(part.stat().st_size for part in parts) < _LOADED_BELOW)
+    model = onnx.load(file.path, load_external_data=False)
+    is_small = sum(part.stat().st_size for part in parts) < _LOADED_BELOW
+    for tensor in model.graph.initializer:
+        if uses_external_data(tensor) and (is_small or math.prod(tensor.dims) <= _SMALL):
+            load_external_data_for_tensor(tensor, str(file.path.parent))
     return onnx.shape_inference.infer_shapes(inline_local_functions(model) if model.functions else model)
 
 

@@ -9,6 +9,7 @@ import functools
 import importlib
 import io
 import logging
+import os
 import re
 import threading
 import traceback
@@ -82,7 +83,7 @@ def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize])
 
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in \S+\n +(.+)')
-_OF_EXPORT = tuple(str(Path(file).parent) for file in (__file__, torch.__file__))  # not the caller's
+_OF_EXPORT = tuple(f"{Path(file).parent}{os.sep}" for file in (__file__, torch.__file__))  # not the caller's
 
 
 def _untranslated(flat: FlatModule, error: BaseException) -> str:
@@ -414,7 +415,9 @@ def attention(
         if extra > 0 and attn_mask.ndim > _RANK - 1:
             attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2]).flatten(0, extra)
     if extra > 0:
-        query, key, value = (tensor.flatten(0, extra) for tensor in (query, key, value))
+        # Keys of fewer groups than queries are repeated, as torch does.
+        parts = (t if t.shape[: extra + 1] == lead else t.expand(*lead, *t.shape[extra + 1 :]) for t in (key, value))
+        query, key, value = (tensor.flatten(0, extra) for tensor in (query, *parts))
     else:
         query, key, value = (tensor[(None,) * -extra] for tensor in (query, key, value))
     result = F.scaled_dot_product_attention(query, key, value, attn_mask, *args, **kwargs)

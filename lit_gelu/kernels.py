@@ -189,14 +189,12 @@ def _route(module: nn.Module, plan: _Plan, x: Tensor) -> Route:
         # The flag itself: for torch 2.11's compiler `torch.compiler.is_exporting()` is always true.
         if torch.compiler._is_exporting_flag:
             return Route("torch", "exported graphs have torch's own operator")
-        why = "torch.compile compiles it with what is beside it"
-        return Route("formula" if formula else "torch", why)
+        return Route("formula" if formula else "torch", "torch.compile compiles it with what is beside it")
     if not formula and (plan.one_pass or x.dtype not in {*SIXTEEN_BITS, torch.float32}):
         return Route("torch", f"torch's own function takes one pass in {x.dtype}" if plan.one_pass else f"{x.dtype}")
     if x.numel() < limit:
         return Route("torch", f"{x.numel():,} elements are less than {limit:,}: torch starts its functions faster")
-    why = _watched() or _lacking(device, x.device.index or 0) or _failures.get(type(module), "")
-    if why:
+    if why := _watched() or _lacking(device, x.device.index or 0) or _failures.get(type(module), ""):
         return Route("torch", why)
     return Route("formula" if formula else "compiled", f"{x.dtype} on {x.device}, {x.numel():,} elements")
 
@@ -286,8 +284,7 @@ class _InGraph(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (x,) = ctx.saved_tensors
-        slope = _derivatives(ctx.joint, ctx.arguments, x.float())[1]
-        return (gradient.float() * slope).to(x.dtype), None, None
+        return (gradient.float() * _derivatives(ctx.joint, ctx.arguments, x.float())[1]).to(x.dtype), None, None
 
 
 def _by_autograd(module: nn.Module, x: Tensor, gradient: Tensor) -> Tensor:

@@ -88,9 +88,8 @@ class Stack:
             return self._one_by_one(batch, batch_idx)
         before = [copy.copy(state) for state in self.states]
         try:
-            return (
-                self._at_once(batch, batch_idx) if self.template is not None else self._first_at_once(batch, batch_idx)
-            )
+            compute = self._first_at_once if self.template is None else self._at_once
+            return compute(batch, batch_idx)
         except Exception as error:  # noqa: BLE001 - what a user's step does not do under vmap, the loop does as alone
             self.template, self.reason = None, next(iter(str(error).strip().splitlines()), type(error).__name__)
             for state, earlier in zip(self.states, before, strict=True):
@@ -230,10 +229,8 @@ def _alike(one: nn.Module, other: nn.Module, but: frozenset[str] = frozenset()) 
             return False
     if any(getattr(vars(m).get("activation_spec"), "opaque", False) for m in (one, other)):
         but -= {"activation_spec"}
-    names = (vars(one).keys() | vars(other).keys()) - _BOOKKEEPING - but
-    return all(
-        name in vars(one) and name in vars(other) and _equal(vars(one)[name], vars(other)[name]) for name in names
-    )
+    keys = (vars(one).keys() | vars(other).keys()) - _BOOKKEEPING - but
+    return all(key in vars(one) and key in vars(other) and _equal(vars(one)[key], vars(other)[key]) for key in keys)
 
 
 def _kind(tensor: Tensor | None) -> tuple[Any, ...] | None:

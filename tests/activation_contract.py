@@ -152,9 +152,9 @@ class ActivationContract:
                     assert ((y.double() - exact.double()).abs()[away] < 1e-36).all(), (str(case), order, x[away])
 
 
-def _assert_close(found: Tensor, wanted: Tensor, x: Tensor) -> None:
+def _assert_close(value: Tensor, expected: Tensor, x: Tensor) -> None:
     """Compare to 12 digits; NaN nowhere."""
-    error = (found - wanted).detach().abs()
-    allowed = 1e-12 * (1 + wanted.detach().abs())
-    wrong = ~(error <= allowed) & ~((found == wanted) & wanted.isinf())
-    assert not wrong.any(), (x[wrong], found[wrong], wanted[wrong])
+    error = (value - expected).detach().abs()
+    allowed = 1e-12 * (1 + expected.detach().abs())
+    wrong = ~(error <= allowed) & ~((value == expected) & expected.isinf())
+    assert not wrong.any(), (x[wrong], value[wrong], expected[wrong])

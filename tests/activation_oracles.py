@@ -363,20 +363,20 @@ def worst_ratios(
         for i, point in enumerate(x.tolist()):
             exact = case.exact(point)
             for order, scale in enumerate(case.scales(point, exact)):
-                found, wanted = results[order][i].item(), exact[order]
-                ratio = _ratio(found, wanted, epsilons * info.eps * scale, case.spacings, info)
+                value, expected = results[order][i].item(), exact[order]
+                ratio = _ratio(value, expected, epsilons * info.eps * scale, case.spacings, info)
                 if not ratio <= worst[order][0]:
                     worst[order] = (ratio, point)
     return worst
 
 
-def _ratio(found: float, wanted: mpmath.mpf, bound: mpmath.mpf, spacings: float, info: torch.finfo) -> float:
+def _ratio(value: float, expected: mpmath.mpf, bound: mpmath.mpf, spacings: float, info: torch.finfo) -> float:
     """Return the error of one value in units of its bound."""
-    if abs(wanted) > info.max:
-        return 0.0 if math.isinf(found) and (found > 0) == (wanted > 0) else math.inf
-    if not math.isfinite(found):
+    if abs(expected) > info.max:
+        return 0.0 if math.isinf(value) and (value > 0) == (expected > 0) else math.inf
+    if not math.isfinite(value):
         return math.inf
-    if abs(wanted) < info.tiny:
+    if abs(expected) < info.tiny:
         bound += spacings * info.tiny * info.eps
-    error = abs(mpmath.mpf(found) - wanted)
+    error = abs(mpmath.mpf(value) - expected)
     return float(error / bound) if error else 0.0

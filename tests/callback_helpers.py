@@ -1,12 +1,14 @@
 """A small net, its data and a quiet Trainer for the tests of the callbacks."""
 
 import csv
+import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import small_task
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -50,6 +52,32 @@ class SmallNet(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+
+class Drawing(SmallNet):
+    """Dropout, and noise out of Python's and NumPy's generators."""
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        x, y = batch
+        return super().training_step((x + random.random() + np.random.random(), y), batch_idx)  # noqa: NPY002
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self.log("val_loss", nn.functional.cross_entropy(self(batch[0]), batch[1]))
+
+
+class FunctionalNet(SmallNet):
+    """A `SmallNet` with calls of functions instead of modules, and one module called twice."""
+
+    def __init__(self, dropout: float = 0.5, example: Tensor | None = None) -> None:
+        super().__init__(dropout=dropout)
+        self.act = nn.ReLU()
+        self.net[1] = self.net[5] = nn.Identity()
+        self.example_input_array = example
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.net[3](self.net[2](nn.functional.gelu(self.net[0](x))))
+        x = self.act(self.net[4](x))
+        return self.net[6](self.act(x - 0.1))
 
 
 def dataset(examples: int = 32, seed: int = 0) -> TensorDataset:
@@ -98,6 +126,50 @@ class SaveEachEpoch(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         trainer.save_checkpoint(self.folder / f"epoch{trainer.current_epoch}.ckpt")
+
+
+class SaveEverywhere(Callback):
+    """Saves a checkpoint behind every batch, epoch and validation, named by the number of batches so far."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, trainer: Trainer, name: str) -> None:
+        trainer.save_checkpoint(self.folder / f"{name}{trainer.fit_loop.total_batch_idx + 1}.ckpt")
+
+    def on_train_batch_end(self, trainer: Trainer, *arguments: Any) -> None:
+        self.save(trainer, "batch")
+
+    def on_train_epoch_end(self, trainer: Trainer, *arguments: Any) -> None:
+        self.save(trainer, "epoch")
+
+    def on_validation_end(self, trainer: Trainer, *arguments: Any) -> None:
+        if not trainer.sanity_checking:
+            self.save(trainer, "validation")
+
+
+class Fails(Callback):
+    """Raises an error in a call of a hook, by default in the first."""
+
+    def __init__(self, hook: str, error: BaseException, number: int = 1) -> None:
+        self.error, self.left = error, number
+        setattr(self, hook, self.call)
+
+    def call(self, *arguments: Any) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise self.error
+
+
+class History(Callback):
+    """Keeps a monitor's figures by the number of their step; stands behind it."""
+
+    def __init__(self, monitor: Any) -> None:
+        self.monitor, self.figures, self.last = monitor, {}, None
+
+    def on_train_batch_end(self, trainer: Trainer, *arguments: Any) -> None:
+        if self.monitor.latest and self.monitor.latest is not self.last:
+            self.last = self.figures[trainer.fit_loop.epoch_loop._batches_that_stepped] = self.monitor.latest
 
 
 class InputKeeper(Callback):

@@ -23,7 +23,7 @@ class Stripes(InMemoryDataModule):
         super().__init__(batch_size)
         self.noise, self.size = noise, size
 
-    def _made(self, seed, count):
+    def _samples(self, seed, count):
         generator = torch.Generator().manual_seed(seed)
         labels = torch.randint(2, (count,), generator=generator)
         stripes = torch.sin(torch.arange(self.size) * 1.3).expand(count, 1, self.size, self.size)
@@ -31,10 +31,10 @@ class Stripes(InMemoryDataModule):
         return InMemorySamples(images + self.noise * torch.randn(images.shape, generator=generator), labels)
 
     def load_train_and_val(self):
-        return self._made(0, 96), self._made(1, 40)
+        return self._samples(0, 96), self._samples(1, 40)
 
     def load_test(self):
-        return self._made(2, 40)
+        return self._samples(2, 40)
 
 
 class OrdinaryStripes(LightningDataModule):

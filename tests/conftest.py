@@ -104,8 +104,8 @@ def environment_as_it_was():
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol():
     """Undo what a command that a test or a shared fixture runs does to loggers and threads: others rely on these."""
-    known = [logging.root, *logging.root.manager.loggerDict.values()]
-    loggers = [logger for logger in known if isinstance(logger, logging.Logger)]
+    entries = [logging.root, *logging.root.manager.loggerDict.values()]
+    loggers = [logger for logger in entries if isinstance(logger, logging.Logger)]
     levels = [logger.level for logger in loggers]
     disabled = logging.root.manager.disable
     try:

@@ -56,8 +56,8 @@ def nodes(operator: str, edit: Callable[[onnx.NodeProto], None], only: int | Non
     """Edit the nodes of an operator, all or one of them."""
 
     def change(model: onnx.ModelProto) -> None:
-        found = [node for node in model.graph.node if node.op_type == operator]
-        for node in found if only is None else [found[only]]:
+        matches = [node for node in model.graph.node if node.op_type == operator]
+        for node in matches if only is None else [matches[only]]:
             edit(node)
 
     return change
@@ -205,7 +205,7 @@ def from_before(value: str, *steps: tuple[str, tuple[str, ...], str, dict[str, o
         outputs[list(outputs).index(value)] = names["x"]
         for i, (operator_type, inputs, output, attributes) in enumerate(steps):
             fed = [names.get(name, name) for name in inputs]
-            made = helper.make_node(operator_type, fed, [names.get(output, output)], name=f"planted{i}", **attributes)
-            model.graph.node.insert(place + 1 + i, made)
+            entry = helper.make_node(operator_type, fed, [names.get(output, output)], name=f"planted{i}", **attributes)
+            model.graph.node.insert(place + 1 + i, entry)
 
     return change

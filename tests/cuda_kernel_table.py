@@ -12,7 +12,7 @@ import onnx
 DATA = Path(__file__).with_name("cuda_kernels.txt")
 RELEASE = "1.31.1"
 NEWEST, OLDEST = 23, 18
-OWN = {"BiasGelu", "FastGelu", "Gelu", "QuickGelu", "ScaledSiLU"}  # of onnxruntime's own operators
+CONTRIB = {"BiasGelu", "FastGelu", "Gelu", "QuickGelu", "ScaledSiLU"}  # of onnxruntime's own operators
 KINDS = {"fp32": "tensor(float)", "fp16": "tensor(float16)", "bf16": "tensor(bfloat16)"}
 HEAD = f"""\
 # Kernels of onnxruntime-gpu {RELEASE}'s CUDA provider for operators at opsets {OLDEST} to {NEWEST}: operator,
@@ -34,25 +34,25 @@ def schema_of(name):
 def lines_of(registry):
     """The table, from rows of domain, operator, first and last version, and types by variable."""
     names = {kind: name for name, kind in KINDS.items()}
-    found = defaultdict(set)
+    table = defaultdict(set)
     for domain, name, (first, last), types in registry:
-        kinds = {variable: sorted(names[kind] for kind in given if kind in names) for variable, given in types.items()}
-        if domain == "com.microsoft" and name in OWN:
+        kinds = {variable: sorted(names[kind] for kind in texts if kind in names) for variable, texts in types.items()}
+        if domain == "com.microsoft" and name in CONTRIB:
             floats = set(kinds)
         elif domain == "" and (schema := schema_of(name)) is not None and first <= NEWEST and last >= _oldest(name):
             constraints = schema.type_constraints
             floats = {each.type_param_str for each in constraints if KINDS["fp32"] in each.allowed_type_strs}
         else:
             continue
-        said = {variable: ",".join(kind) or "-" for variable, kind in kinds.items() if kind or variable in floats}
-        if set(said.values()) - {"-"}:
+        row = {variable: ",".join(kind) or "-" for variable, kind in kinds.items() if kind or variable in floats}
+        if set(row.values()) - {"-"}:
             versions = f"{first}+" if last == 2**31 - 1 else f"{first}-{last}"
-            found[f"{domain}::{name}" if domain else name, first, versions].add(tuple(sorted(said.items())))
+            table[f"{domain}::{name}" if domain else name, first, versions].add(tuple(sorted(row.items())))
     lines = HEAD.splitlines()
-    for (name, _, versions), kernels in sorted(found.items()):
+    for (name, _, versions), kernels in sorted(table.items()):
         variables = {variable for kernel in kernels for variable, _ in kernel}
         if len(variables) == 1:  # one line for all its types
-            kinds = {kind for kernel in kernels for _, given in kernel for kind in given.split(",")}
+            kinds = {kind for kernel in kernels for _, text in kernel for kind in text.split(",")}
             kernels = {((variables.pop(), ",".join(sorted(kinds))),)}
         lines += [" ".join([name, versions, *map("=".join, kernel)]) for kernel in sorted(kernels)]
     return lines
@@ -68,14 +68,14 @@ def _oldest(name):
 
 def read():
     """By operator: first and last version, and types by variable, of each kernel."""
-    found = defaultdict(list)
+    kernels = defaultdict(list)
     for line in DATA.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             name, versions, *variables = line.split()
             first, _, last = versions.rstrip("+").partition("-")
             types = {key: set(kinds.split(",")) - {"-"} for key, kinds in (each.split("=") for each in variables)}
-            found[name].append((int(first), int(last) if last else None, types))
-    return dict(found)
+            kernels[name].append((int(first), int(last) if last else None, types))
+    return dict(kernels)
 
 
 def registered(kernels, name, version, types):

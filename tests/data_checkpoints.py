@@ -10,14 +10,14 @@ from small_task import quiet_trainer
 Data = TypeVar("Data", bound=LightningDataModule)
 
 
-class _OneNumber(LightningModule):
+class OneNumber(LightningModule):
     """Learns nothing from its data."""
 
     def __init__(self) -> None:
         super().__init__()
         self.number = torch.nn.Parameter(torch.zeros(()))
 
-    def training_step(self, batch: object) -> torch.Tensor:
+    def training_step(self, batch: object, batch_idx: int) -> torch.Tensor:
         return self.number**2
 
     def validation_step(self, batch: object) -> None: ...
@@ -29,6 +29,6 @@ class _OneNumber(LightningModule):
 def loaded_from_checkpoint(data: Data, file: Path) -> Data:
     """Train on the data for a step, save a checkpoint, and load a data module of the same class from it."""
     trainer = quiet_trainer(max_steps=1)
-    trainer.fit(_OneNumber(), datamodule=data)
+    trainer.fit(OneNumber(), datamodule=data)
     trainer.save_checkpoint(file)
     return type(data).load_from_checkpoint(file, weights_only=True)

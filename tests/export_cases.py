@@ -147,12 +147,12 @@ def gelu_net_by_hand(net: nn.Sequential, x: np.ndarray, form: str) -> np.ndarray
 
 def operators_by_site(path: object) -> dict[str, list[str]]:
     """The operators in a file that belong to each activation site, in order."""
-    found: dict[str, list[str]] = {}
+    operators: dict[str, list[str]] = {}
     for node in onnx.load(path).graph.node:
         site = next((p.value for p in node.metadata_props if p.key == "lit_gelu.site"), None)
         if site is not None:
-            found.setdefault(site, []).append(f"{node.domain}::{node.op_type}" if node.domain else node.op_type)
-    return found
+            operators.setdefault(site, []).append(f"{node.domain}::{node.op_type}" if node.domain else node.op_type)
+    return operators
 
 
 class Centred(nn.Module):

@@ -62,17 +62,17 @@ def _nodes(a: float, b: float, mean: float, std: float) -> list[tuple[mpmath.mpf
 
 def case_of(spec: str) -> ActivationCase:
     """Return the definition of an activation by its spec."""
-    wanted = registry.resolve(spec)
-    if wanted.name in _STAND_INS:
-        return _STAND_INS[wanted.name](wanted.arguments)
-    found = [case for case in CASES if case.name == wanted.name and _same(case, wanted)]
-    if found:
-        return found[0]
-    return replace(cases_of(wanted.name)[0], parameters=wanted.arguments, points=())
+    activation = registry.resolve(spec)
+    if activation.name in _STAND_INS:
+        return _STAND_INS[activation.name](activation.arguments)
+    cases = [case for case in CASES if case.name == activation.name and _same(case, activation)]
+    if cases:
+        return cases[0]
+    return replace(cases_of(activation.name)[0], parameters=activation.arguments, points=())
 
 
-def _same(case: ActivationCase, wanted: object) -> bool:
-    return registry.resolve(case.name, **case.parameters) == wanted
+def _same(case: ActivationCase, activation: object) -> bool:
+    return registry.resolve(case.name, **case.parameters) == activation
 
 
 _STAND_INS = {
@@ -85,6 +85,6 @@ _STAND_INS = {
 }
 
 
-def is_close(found: float, exact: mpmath.mpf, relative: float, absolute: float = 0.0) -> bool:
+def is_close(value: float, exact: mpmath.mpf, relative: float, absolute: float = 0.0) -> bool:
     """Whether a float64 result is within the tolerances of an exact one."""
-    return math.isfinite(found) and abs(found - exact) <= relative * abs(exact) + absolute
+    return math.isfinite(value) and abs(value - exact) <= relative * abs(exact) + absolute

@@ -3,7 +3,7 @@
 import dataclasses
 
 import torch
-from callback_helpers import quiet_trainer
+from callback_helpers import History, quiet_trainer
 from lightning.pytorch import Callback, LightningModule
 from probe_nets import CLASSES, FEATURES, batch_of, full_hessian
 from torch import nn
@@ -68,17 +68,6 @@ class Witness(Callback):
     def hessian(self, pl_module, batch):
         x, y = batch
         return full_hessian(pl_module, lambda outputs: F.cross_entropy(outputs, y), x)
-
-
-class History(Callback):
-    """Keeps the monitor's figures by the number of their step; stands behind it."""
-
-    def __init__(self, monitor):
-        self.monitor, self.figures, self.last = monitor, {}, None
-
-    def on_train_batch_end(self, trainer, *arguments):
-        if self.monitor.latest and self.monitor.latest is not self.last:
-            self.last = self.figures[trainer.fit_loop.epoch_loop._batches_that_stepped] = self.monitor.latest
 
 
 def data(examples=32, batch_size=8, dtype=torch.float64):

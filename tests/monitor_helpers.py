@@ -3,29 +3,16 @@
 import pytest
 from callback_helpers import SmallNet, loader, quiet_trainer
 from callback_helpers import logged_rows as logged_rows  # of the log that `fit` writes
-from lightning.pytorch import Callback
 
 SITES = ("net.1", "net.5")
 
 
 def agrees(figures, expected, rel=1e-6, absolute=1e-7):
     """Whether all figures are equal; the windows about kinks are as wide as the last event says, so not their count."""
-    known = {name: value for name, value in expected.items() if name != "kink_mass"}
-    assert {name: figures[name] for name in known} == pytest.approx(known, rel=rel, abs=absolute, nan_ok=True)
+    values = {name: value for name, value in expected.items() if name != "kink_mass"}
+    assert {name: figures[name] for name in values} == pytest.approx(values, rel=rel, abs=absolute, nan_ok=True)
     assert figures["kink_mass"] == pytest.approx(expected["kink_mass"], rel=0.25, abs=1e-12, nan_ok=True)
     return True
-
-
-class History(Callback):
-    """Keeps the monitor's figures by the step at which they were measured."""
-
-    def __init__(self, monitor):
-        self.monitor = monitor
-        self.figures = {}
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        if self.monitor.latest and self.monitor.latest not in self.figures.values():
-            self.figures[trainer.global_step - 1] = self.monitor.latest
 
 
 def measured(row):

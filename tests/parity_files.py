@@ -19,10 +19,10 @@ SITE = "lit_gelu.site"
 def node(operator: str, inputs: Sequence[str], output: str, site: str | None = "act", **attributes: object):
     """One node, as the exporter marks those of an activation."""
     domain, _, name = operator.rpartition("::")
-    made = helper.make_node(name, list(inputs), [output], domain=domain, name=f"node_{output}", **attributes)
+    proto = helper.make_node(name, list(inputs), [output], domain=domain, name=f"node_{output}", **attributes)
     if site is not None:
-        made.metadata_props.add(key=SITE, value=site)
-    return made
+        proto.metadata_props.add(key=SITE, value=site)
+    return proto
 
 
 def model(
@@ -47,5 +47,5 @@ def model(
 
 def activation(operator: str, element: int = TensorProto.FLOAT, opset: int = 20, **attributes: object):
     """A model that is one activation of one node, and that node."""
-    made = model([node(operator, ["x"], "y", **attributes)], element=element, opset=opset)
-    return made, site_nodes(made, {"act": 1})[0]
+    proto = model([node(operator, ["x"], "y", **attributes)], element=element, opset=opset)
+    return proto, site_nodes(proto, {"act": 1})[0]

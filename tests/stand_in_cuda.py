@@ -139,16 +139,16 @@ def require_tools():
 
 def build(folder, *others):
     """Write the libraries that the provider, and other libraries of onnxruntime, want, with the functions they call."""
-    wanted = {name: [] for name in needed_libraries(*others)}
+    symbols = {name: [] for name in needed_libraries(*others)}
     unversioned = []
     for library in (provider_library(), *others):
         for line in output_of("nm", "-D", "--undefined-only", library).splitlines():
             name, _, version = line.split()[-1].partition("@")
-            if version.lstrip("@") in wanted:
-                wanted[version.lstrip("@")].append(name)
+            if version.lstrip("@") in symbols:
+                symbols[version.lstrip("@")].append(name)
             elif not version and name.startswith("cu"):
                 unversioned.append(name)  # the driver's library has no versions
-    for name, functions in wanted.items():
+    for name, functions in symbols.items():
         if name.startswith("libcuda.so"):
             compiled(folder, name, [*unversioned, "cuInit", "cuDeviceGetCount"], "")
         else:

@@ -25,9 +25,9 @@ OF_OTHERS = {
 
 @functools.cache
 def files():
-    found = [path for folder in ("lit_gelu", "callbacks", "export") for path in (ROOT / folder).rglob("*.py")]
-    found = [path for path in found if FAMILIES not in path.parents]
-    return {path.relative_to(ROOT).as_posix(): path for path in sorted(found)}
+    paths = [path for folder in ("lit_gelu", "callbacks", "export") for path in (ROOT / folder).rglob("*.py")]
+    paths = [path for path in paths if FAMILIES not in path.parents]
+    return {path.relative_to(ROOT).as_posix(): path for path in sorted(paths)}
 
 
 def named(node):
@@ -55,7 +55,7 @@ def compared(tree):
 
 def asked(tree):
     """Return the names by which code decides: compared, matched, or a key that is looked up."""
-    found = set()
+    uses = set()
     for node in ast.walk(tree):
         match node:
             case ast.Compare():
@@ -76,8 +76,8 @@ def asked(tree):
                 parts = node.args[:1]
             case _:
                 continue
-        found |= {(name, node.lineno) for part in parts for name in named(part)}
-    return found
+        uses |= {(name, node.lineno) for part in parts for name in named(part)}
+    return uses
 
 
 @pytest.mark.parametrize("file", files())

@@ -42,26 +42,16 @@ class Page(HTMLParser):
 
 
 def parity_report(rows=200):
-    made = [
+    entries = [
         ParityRow(VS_FLOAT64, f"inputs {n}", "output", 8, 1e-7, 1.0, 1e-7, own=1e-7, limit=1e-5) for n in range(rows)
     ]
-    return ParityReport("net.onnx", "CPUExecutionProvider", "tanh", tuple(made))
+    return ParityReport("net.onnx", "CPUExecutionProvider", "tanh", tuple(entries))
 
 
-def many_sites():
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear, self.act = nn.Linear(4, 4), nn.ReLU()
-
-        def forward(self, x):
-            return self.act(self.linear(x))
-
-    return nn.Sequential(*(Block() for _ in range(60)))
-
-
-def shown():
-    model, sample = many_sites(), torch.zeros(1, 4)
+@pytest.fixture(scope="module")
+def results():
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(60)))
+    sample = torch.zeros(1, 4)
     plan = surgery.plan_swap(model, {"activation:relu": "gelu(approximate='tanh')"}, sample)
     return {
         "site": surgery.find_sites(model, sample)[0],
@@ -78,11 +68,6 @@ def shown():
         "robustness": RobustnessCurves((0.0,), (0.1,), (0.2,), (0.0,), (0.0,), 9, draws=1, seed=0),
         "figures": ShownFigures({f"hidden.{n}": {"mean": 0.1, "share_dead": 0.0} for n in range(60)}),
     }
-
-
-@pytest.fixture(scope="module")
-def results():
-    return shown()
 
 
 NAMES = (

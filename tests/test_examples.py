@@ -59,11 +59,11 @@ def test_timm_swap(tmp_path):
 def test_curvature_side_by_side(tmp_path):
     text = printed("curvature_side_by_side.py", tmp_path, "30")
     assert "on the bundled digits, at step 29" in text
-    found = dict(
+    figures = dict(
         re.findall(r"^ +(\w+): top eigenvalue +(-?[\d.]+), E\|f''\| of the activations \d", text, re.MULTILINE)
     )
-    assert found.keys() == {"relu", "elu", "gelu"}
-    assert all(float(value) > 1 for value in found.values())
+    assert figures.keys() == {"relu", "elu", "gelu"}
+    assert all(float(value) > 1 for value in figures.values())
     assert (tmp_path / "runs/curvature_side_by_side/curvature.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -54,8 +54,8 @@ def asked(server, method, path, body=None, headers=None):
 
 
 def request(**changes):
-    given = {"name": "images", "shape": [2, 1, 8, 8], "datatype": "UINT8", "data": [i % 17 for i in range(128)]}
-    return json.dumps({"inputs": [{**given, **changes}]})
+    tensor = {"name": "images", "shape": [2, 1, 8, 8], "datatype": "UINT8", "data": [i % 17 for i in range(128)]}
+    return json.dumps({"inputs": [{**tensor, **changes}]})
 
 
 def test_logits_are_those_of_the_model(example, server, model):

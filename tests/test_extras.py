@@ -41,11 +41,11 @@ SOURCES = [path for folder in ("lit_gelu", "callbacks", "export") for path in so
 
 def brought_by(extra):
     """The distributions of an extra, those of extras that it names included."""
-    found = set()
+    names = set()
     for requirement in map(Requirement, EXTRAS[extra]):
-        own = requirement.name == PROJECT["name"]
-        found |= set().union(*map(brought_by, requirement.extras)) if own else {canonicalize_name(requirement.name)}
-    return found
+        nested = requirement.name == PROJECT["name"]
+        names |= set().union(*map(brought_by, requirement.extras)) if nested else {canonicalize_name(requirement.name)}
+    return names
 
 
 def calls_of_need(tree):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from child_processes import run_forked
 
+from lit_gelu.cli.terminal import write_text
 from lit_gelu.files import UnwritablePathError, is_file, is_folder, is_special, require_writable, write_atomically
 
 
@@ -143,6 +144,11 @@ def test_a_pipe_or_a_device_stays_what_it_is(tmp_path):
     assert (tmp_path / "pipe").is_fifo()
     assert is_special(tmp_path / "pipe")
     assert not any(map(is_special, (tmp_path, tmp_path / "nothing", "with\0nul")))
+    with (tmp_path / "log").open("w") as log:  # as a shell's ``2> log`` gives it
+        log.write("before\n")
+        log.flush()
+        write_text("report", f"/dev/fd/{log.fileno()}")
+    assert (tmp_path / "log").read_text() == "before\nreport\n"
 
 
 def test_a_link_stays_and_its_file_is_replaced(tmp_path):

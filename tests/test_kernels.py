@@ -6,7 +6,8 @@ import pickle
 import pytest
 import torch
 from compiled_activations import compiled  # noqa: F401 - a fixture
-from lightning.pytorch import LightningModule
+from loss_monitor_nets import Net
+from probe_nets import batch_of
 from torch import nn
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
@@ -65,11 +66,11 @@ def test_what_gains_nothing_or_may_do_more_is_left_alone():
     class Subclass(nn.GELU):
         pass
 
-    own = ActivationRegistry()
-    own.register("counts")(Counts)
+    registry = ActivationRegistry()
+    registry.register("counts")(Counts)
     left = [nn.ReLU(), nn.Tanh(), nn.PReLU(), nn.Identity(), nn.Linear(2, 2), Counts(), Subclass()]
     left += [activations.create(name) for name in ("identity", "zero_identity_map", "glu")]
-    kernels.fuse(nn.Sequential(*left), own)
+    kernels.fuse(nn.Sequential(*left), registry)
     kernels.fuse(nn.Sequential(*left))
     assert not any(kernels.is_fused(module) for module in left)
 
@@ -174,22 +175,13 @@ def test_what_torch_differentiates_itself():
 
 @pytest.mark.usefixtures("compiled")
 def test_a_loss_on_the_side_of_training_is_differentiated_twice_by_torch_alone():
-    class Net(LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.net = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2), activations.create("swish"))
-
-        def training_step(self, batch):
-            return self.net(batch).square().mean()
-
-    plain = Net().bfloat16()
-    fused = kernels.fuse(copy.deepcopy(plain))
-    x = torch.randn(16, 4).bfloat16()
-    assert kernels.explain(fused.net[1], x).code == "formula"
+    plain = Net(lambda: nn.Sequential(nn.GELU(), activations.create("swish"))).bfloat16()
+    fused, batch = kernels.fuse(copy.deepcopy(plain)), batch_of(16, dtype=torch.bfloat16)
+    assert kernels.explain(fused.net[1][0], batch[0]).code == "formula"
     products = []
     for model in (plain, fused):
         with (
-            LossProbe(model, [x]) as probe,
+            LossProbe(model, [batch]) as probe,
             hessian_operator(probe.closures, probe.parameters, samples=probe.samples) as hessian,
         ):
             products.append(hessian(torch.ones(hessian.size, dtype=hessian.dtype)))
@@ -206,12 +198,12 @@ def test_a_function_and_a_class_of_ones_own():
         def forward(self, x):
             return torch.sin(x + self.by)
 
-    own = ActivationRegistry()
-    own.register("shifted")(Shifted)
-    own.register("damped")(lambda x, rate=0.5: x * torch.exp(-rate * x.square()))
+    registry = ActivationRegistry()
+    registry.register("shifted")(Shifted)
+    registry.register("damped")(lambda x, rate=0.5: x * torch.exp(-rate * x.square()))
     x = torch.randn(4, 6, requires_grad=True)
     for spec in ("shifted(by=0.3)", "damped", "damped(rate=2.0)"):
-        plain, fused = own.create(spec), kernels.fuse(own.create(spec), own)
+        plain, fused = registry.create(spec), kernels.fuse(registry.create(spec), registry)
         assert kernels.explain(fused, x).code == "compiled"
         results = [(m(x), *torch.autograd.grad(m(x).sum(), x)) for m in (plain, fused)]
         torch.testing.assert_close(*results)
@@ -224,9 +216,9 @@ def test_what_cannot_be_compiled_is_left_to_torch_with_a_warning():
             torch._dynamo.graph_break()
             return x.sin()
 
-    own = ActivationRegistry()
-    own.register("prints")(Prints)
-    fused, x = kernels.fuse(Prints(), own), torch.ones(3, requires_grad=True)
+    registry = ActivationRegistry()
+    registry.register("prints")(Prints)
+    fused, x = kernels.fuse(Prints(), registry), torch.ones(3, requires_grad=True)
     with pytest.warns(kernels.LitGeluKernelWarning):
         y = fused(x)
     assert torch.equal(y, x.sin())

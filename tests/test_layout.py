@@ -41,7 +41,7 @@ TRAINING = {"lightning", "onnx", "onnxscript", "onnxruntime", "torchvision", "sk
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def record(tmp_path_factory):
     folder = tmp_path_factory.mktemp("layout")
     run_python(STEPS, cwd=folder)
     return json.loads((folder / "steps.json").read_text())
@@ -56,22 +56,22 @@ def found(tmp_path_factory):
         ("lit-gelu activations", TRAINING | {"matplotlib"}),
     ],
 )
-def test_what_is_not_loaded(found, step, absent):
-    assert absent & set(found["loaded"][step]) == set()
+def test_what_is_not_loaded(record, step, absent):
+    assert absent & set(record["loaded"][step]) == set()
 
 
-def test_the_commands_did_their_work(found):
-    assert found["codes"] == [0, 0, 2, 0, 0, 0, 0]
-    assert "torch" in found["loaded"]["integrations"]
+def test_the_commands_did_their_work(record):
+    assert record["codes"] == [0, 0, 2, 0, 0, 0, 0]
+    assert "torch" in record["loaded"]["integrations"]
 
 
-def test_parts_are_imported_when_first_used(found):
-    assert "lit_gelu.tasks" not in found["parts"]
-    assert found["tasks"] == ["lit_gelu.tasks", True]
+def test_parts_are_imported_when_first_used(record):
+    assert "lit_gelu.tasks" not in record["parts"]
+    assert record["tasks"] == ["lit_gelu.tasks", True]
 
 
-def test_nothing_is_importable_under_a_bare_name(found):
-    assert found["bare"] == []
+def test_nothing_is_importable_under_a_bare_name(record):
+    assert record["bare"] == []
 
 
 def test_python_started_in_a_checkout_finds_the_folders_beside_the_package():

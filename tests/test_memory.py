@@ -54,8 +54,8 @@ def recomputed(spec):
 
 @pytest.mark.parametrize("spec", DOCUMENTED)
 def test_the_documented_bytes(spec):
-    found = tuple(bytes_kept(activations.create(spec), dtype) for dtype in (torch.float32, torch.bfloat16))
-    assert found == DOCUMENTED[spec]
+    sizes = tuple(bytes_kept(activations.create(spec), dtype) for dtype in (torch.float32, torch.bfloat16))
+    assert sizes == DOCUMENTED[spec]
     assert tuple(bytes_kept(recomputed(spec), dtype) for dtype in (torch.float32, torch.bfloat16)) == (4, 2)
 
 
@@ -72,9 +72,9 @@ def test_values_and_gradients_are_bit_for_bit_the_same(spec):
         y = plain(x)
         upstream = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
         assert torch.equal(saving(x), y)
-        wanted = torch.autograd.grad(y, (x, *plain.parameters()), upstream)
-        found = torch.autograd.grad(saving(x), (x, *saving.parameters()), upstream)
-        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+        expected = torch.autograd.grad(y, (x, *plain.parameters()), upstream)
+        gradients = torch.autograd.grad(saving(x), (x, *saving.parameters()), upstream)
+        assert all(torch.equal(a, b) for a, b in zip(gradients, expected, strict=True))
 
 
 # torch's own rules for forward mode are scripted when the first of them is needed.
@@ -90,10 +90,10 @@ def test_higher_derivatives_forward_mode_and_vmap(spec):
         return torch.func.functional_call(module, values, (x,)).square().sum()
 
     for transform in (torch.func.hessian, lambda f: torch.func.jacrev(torch.func.grad(f))):
-        found, wanted = (transform(lambda x, m=m: total(m, x, values))(x) for m in (saving, plain))
-        torch.testing.assert_close(found, wanted)
-    found, wanted = (torch.func.jvp(m, (x,), (x.cos(),))[1] for m in (saving, plain))
-    torch.testing.assert_close(found, wanted)
+        outputs, expected = (transform(lambda x, m=m: total(m, x, values))(x) for m in (saving, plain))
+        torch.testing.assert_close(outputs, expected)
+    outputs, expected = (torch.func.jvp(m, (x,), (x.cos(),))[1] for m in (saving, plain))
+    torch.testing.assert_close(outputs, expected)
     rows = torch.func.vmap(torch.func.grad(lambda x: saving(x).sum()))(x)
     torch.testing.assert_close(rows, torch.func.grad(lambda x: plain(x).sum())(x))
 
@@ -121,9 +121,9 @@ def test_gradients_of_a_compiled_module(spec):
     plain, saving = activations.create(spec), recomputed(spec)
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(3), requires_grad=True)
     y = torch.compile(saving, backend="aot_eager", fullgraph=True)(x)
-    found = torch.autograd.grad(y.sum(), (x, *saving.parameters()))
-    wanted = torch.autograd.grad(plain(x).sum(), (x, *plain.parameters()))
-    torch.testing.assert_close(found, wanted)
+    gradients = torch.autograd.grad(y.sum(), (x, *saving.parameters()))
+    expected = torch.autograd.grad(plain(x).sum(), (x, *plain.parameters()))
+    torch.testing.assert_close(gradients, expected)
 
 
 @pytest.mark.parametrize("spec", ALL)

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
 ROOT = Path(__file__).parents[1]
 MODULE = "module_that_a_file_names"
 THING = f"{MODULE}.Thing"
-OWN = "lit_gelu.tasks.MNISTClassifier"
+CLASS = "lit_gelu.tasks.MNISTClassifier"
 INSTANTIATOR = "lightning.pytorch.cli.instantiate_module"
 SITE = "hidden.0.activation"
 DEEP = "[" * 100_000
@@ -84,9 +84,9 @@ CHECKPOINTS = {
     "activation is a class path": ({"activation": {"class_path": THING}}, {}),
     "activation in letters that look alike": ({"activation": f"{MODULE}\uff0eThing"}, {}),
     "class path": ({"_class_path": THING}, {}),
-    "instantiator": ({"_class_path": OWN, "_instantiator": f"{MODULE}.run"}, {}),
+    "instantiator": ({"_class_path": CLASS, "_instantiator": f"{MODULE}.run"}, {}),
     "activation is YAML in disguise": (
-        {"_class_path": OWN, "_instantiator": INSTANTIATOR, "activation": '{"class\\u005fpath": "' + THING + '"}'},
+        {"_class_path": CLASS, "_instantiator": INSTANTIATOR, "activation": '{"class\\u005fpath": "' + THING + '"}'},
         {},
     ),
     "arguments of an old release": ({}, {"hparams": {"activation": THING}, "hyper_parameters": {}}),
@@ -309,7 +309,7 @@ def test_layers_that_a_checkpoint_has_no_weights_for_are_not_built(reader, layer
     built = []
     monkeypatch.setattr(nn.Linear, "reset_parameters", lambda self: built.append(self))
     checkpoint = torch.load(io.BytesIO(good["ckpt"]), weights_only=True)
-    checkpoint["hyper_parameters"] |= {"_class_path": OWN, "_instantiator": INSTANTIATOR, "hidden_layers": layers}
+    checkpoint["hyper_parameters"] |= {"_class_path": CLASS, "_instantiator": INSTANTIATOR, "hidden_layers": layers}
     torch.save(checkpoint, folder / "file.ckpt")
     monkeypatch.setitem(READERS, "lit-gelu test", ("ckpt", _command("test", "--ckpt_path", "FILE")))
     assert refusal(reader, folder / "file.ckpt")

@@ -43,9 +43,9 @@ def locks():
 
 
 def test_every_file_has_the_same_version(check):
-    found = check.versions(ROOT)
-    assert check.version_faults(found) == []
-    assert len(found) == 4
+    versions = check.versions(ROOT)
+    assert check.version_faults(versions) == []
+    assert len(versions) == 4
     assert RECIPE["context"]["version"] == PROJECT["version"]
 
 

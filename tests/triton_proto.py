@@ -55,18 +55,18 @@ def message_type(name: str):
 def file_description() -> descriptor_pb2.FileDescriptorProto:
     """The whole file."""
     file = descriptor_pb2.FileDescriptorProto(name="model_config.proto", package=PACKAGE, syntax="proto3")
-    made: dict[str, descriptor_pb2.DescriptorProto] = {}
+    messages: dict[str, descriptor_pb2.DescriptorProto] = {}
     for name in sorted(MESSAGES, key=lambda name: name.count(".")):
-        parent, _, own = name.rpartition(".")
-        made[name] = (made[parent].nested_type if parent else file.message_type).add(name=own)
+        parent, _, leaf = name.rpartition(".")
+        messages[name] = (messages[parent].nested_type if parent else file.message_type).add(name=leaf)
     for name, values in ENUMS.items():
-        parent, _, own = name.rpartition(".")
-        enum = (made[parent] if parent else file).enum_type.add(name=own)
+        parent, _, leaf = name.rpartition(".")
+        enum = (messages[parent] if parent else file).enum_type.add(name=leaf)
         for number, value in enumerate(values):
             enum.value.add(name=value, number=number)
     for name, fields in MESSAGES.items():
         for field in fields.split(";"):
-            _add_field(made[name], name, *field.split())
+            _add_field(messages[name], name, *field.split())
     return file
 
 

@@ -59,8 +59,8 @@ class WarmInterpreter:
                 raise subprocess.TimeoutExpired(arguments, patience) from None
             finally:
                 self._socket.settimeout(None)
-            said = [file.seek(0) or file.read() for file in (out, err)]
-        return subprocess.CompletedProcess(arguments, code, *said)
+            texts = [file.seek(0) or file.read() for file in (out, err)]
+        return subprocess.CompletedProcess(arguments, code, *texts)
 
     def _end(self) -> None:
         self._socket.close()
@@ -126,8 +126,8 @@ def _exit_code_of(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> None:
     kind, *rest = arguments
     if kind == "-c":
-        code, *given = rest
-        sys.argv[:] = ["-c", *given]
+        code, *words = rest
+        sys.argv[:] = ["-c", *words]
         main = type(sys)("__main__")
         sys.modules["__main__"] = main
         exec(compile(code, "<string>", "exec"), main.__dict__)

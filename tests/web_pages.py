@@ -61,10 +61,10 @@ class Page:
 
     def run(self, body, *arguments):
         """Run the body of an asynchronous function `(...args)` in the page and return what it returns."""
-        found = self.driver.execute_async_script(ASYNC.format(body=body), *arguments)
-        if "error" in found:
-            raise RuntimeError(found["error"])
-        return found.get("value")
+        result = self.driver.execute_async_script(ASYNC.format(body=body), *arguments)
+        if "error" in result:
+            raise RuntimeError(result["error"])
+        return result.get("value")
 
     def element(self, name):
         return self.driver.find_element("id", name)

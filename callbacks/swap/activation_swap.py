@@ -212,13 +212,11 @@ class ActivationSwap(Callback):
 
     def plan(self, pl_module: LightningModule) -> SwapPlan:
         """Return the swap, checked."""
-        sample = as_batch(self.input_sample, pl_module)
-        return surgery.plan_swap(pl_module, self.swaps, sample, registry=self.registry)
+        return surgery.plan_swap(pl_module, self.swaps, as_batch(self.input_sample, pl_module), registry=self.registry)
 
     def _check_parameters(self, run: SwapRun, plan: SwapPlan) -> None:
         """Refuse parameters that come or go where they must not."""
-        parameters = list(dict.fromkeys([*plan.removed_parameters, *plan.new_parameters]))
-        if not parameters:
+        if not (parameters := list(dict.fromkeys([*plan.removed_parameters, *plan.new_parameters]))):
             return
         # DistributedDataParallel learns at wrapping which gradients to reduce. A parameter that comes later would have
         # each rank's own gradient, without a word, and the ranks would part; for one that goes it would wait. Making

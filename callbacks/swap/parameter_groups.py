@@ -197,7 +197,7 @@ def _check_same(
         held = {names.get(id(p), "?") for group in optimizer.param_groups for p in group["params"]}
         first = groups[: len(optimizer.param_groups)]  # others may have been added later
         at_start = {name for index, record in enumerate(first) if record["like"] == index for name in record["names"]}
-        different = sorted((held - every) | (at_start - held))
+        different = sorted((held - every) | (at_start - held) | (every - parameters.keys()))
         if different:
             raise CheckpointError(
                 f"Only one of optimizer {number} and that of the checkpoint has {', '.join(different)}. Use the "

@@ -69,8 +69,7 @@ class SwapRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as plain data, which ``torch.load(weights_only=True)`` reads."""
-        sites = {name: {"old": old, "new": new} for name, (old, new) in self.sites.items()}
-        return {**vars(self), "sites": sites}
+        return {**vars(self), "sites": {name: {"old": old, "new": new} for name, (old, new) in self.sites.items()}}
 
     @classmethod
     def from_dict(cls, state: object) -> Self:
@@ -152,8 +151,7 @@ class SwapRun:
 
     def restore(self, records: dict[str, SwapRecord]) -> None:
         """Bring the model to where the records say it is: take all swaps back, then make the recorded ones."""
-        changed = [swap for swap in self.swaps if swap.record != records.get(swap.state_key)]
-        if not changed:
+        if not (changed := [swap for swap in self.swaps if swap.record != records.get(swap.state_key)]):
             return
         for _, swap in reversed(self.swaps_by_order()):
             if swap.report is not None:
@@ -201,8 +199,7 @@ class SwapRun:
                         )
             self.restore(records)
             recorded = read_activations(checkpoint.get(ACTIVATIONS_KEY, {}))
-            differences = describe_differences(recorded, self.activations())
-            if differences:
+            if differences := describe_differences(recorded, self.activations()):
                 unknown = sorted(set(records) - {swap.state_key for swap in self.swaps})
                 by = f" The checkpoint was trained with {', '.join(unknown)}, which is not here." if unknown else ""
                 raise CheckpointError(

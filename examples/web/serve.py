@@ -85,10 +85,10 @@ class Handler(SimpleHTTPRequestHandler):
         try:
             path = Path(self.translate_path(self.path)).resolve()
             path = (path / "index.html").resolve() if path.is_dir() else path
-            known = path.is_file() and path.is_relative_to(Path(self.directory).resolve())
+            is_served = path.is_file() and path.is_relative_to(Path(self.directory).resolve())
         except (ValueError, OSError, RuntimeError):  # NUL, a name that is too long, links in a circle
-            known = False
-        if not known:
+            is_served = False
+        if not is_served:
             self.send_error(HTTPStatus.NOT_FOUND)
             return None
         return super().send_head()

@@ -17,11 +17,10 @@ Notes on single recipes stand beside them, in their families; these are on sever
 """
 
 import ast
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -221,8 +220,10 @@ CALLS: Mapping[str, OnnxRecipes] = {
         _NDTR,
     ),
     "log_ndtr": _call(
-        f"a = Mul(Abs(x), SQRT_HALF); {_ERFC_EXPONENT}e = Mul(Mul(t, 0.5), Exp(q)); "
-        "Where(Less(x, 0.0), Add(Log(Mul(t, 0.5)), q), Log(Sub(1.0, e)))",
+        # Of x > 0 the logarithm of 1 - e: Kahan's log1p, since 1 - e has no digits of a small e.
+        f"a = Mul(Abs(x), SQRT_HALF); {_ERFC_EXPONENT}e = Mul(Mul(t, 0.5), Exp(q)); u = Sub(1.0, e); "
+        "Where(Less(x, 0.0), Add(Log(Mul(t, 0.5)), q), "
+        "Where(Less(u, 1.0), Mul(Log(u), Div(e, Sub(1.0, u))), Neg(e)))",
         # torch: Where(x < 1, Log(erfcx(-z) / 2) - z^2, Log(1 - erfc(z) / 2)), with z = x / sqrt(2)
         f"h = {_NDTR}; s = Mul(Mul(x, x), 0.5); Where(Less(x, 1.0), Sub(Log(Mul(Exp(s), h)), s), Log(h))",
     ),
@@ -271,7 +272,7 @@ MARKER_DOMAIN = "lit_gelu"
 MARKER_OPERATOR = "Activation"
 
 
-@functools.cache
+@cache
 def built_in() -> Names:
     """Return the names of this package's own activations, whatever a user has registered under them."""
     return Names(ENTRIES)
@@ -324,7 +325,10 @@ def _registered(entry: ActivationEntry, arguments: Mapping[str, Any]) -> BoundAc
         try:
             builder.build(recipe)
             unknown = [name for name in operators(recipe) if "::" not in name and not onnx.defs.has(name)]
+            read = {id(value) for node in builder.nodes for value in node.inputs}
+            unread = [node.op_type for node in builder.nodes[:-1] if id(node.outputs[0]) not in read]
             problem = f"ONNX has no operator {unknown[0]}" if unknown else "" if builder.nodes else "it has no operator"
+            problem = f"nothing reads its {unread[0]}" if unread else problem
         except (KeyError, SyntaxError, TypeError, ValueError) as error:
             is_argument = isinstance(error, KeyError)
             problem = f"the activation has no argument {error}" if is_argument else str(error)
@@ -360,7 +364,7 @@ def mark(model: nn.Module, registry: ActivationRegistry | None = None) -> dict[s
         bound = None if id(module) in hidden or is_replaced else bind(module, registry)
         if bound is not None:
             marked[site] = bound
-            module.forward = functools.partial(_marked_forward, module.forward, site)
+            module.forward = partial(_marked_forward, module.forward, site)
     return marked
 
 

@@ -325,11 +325,12 @@ def task_metrics(
     if data is None or not is_data_module(data):
         return [], []
     from lightning.pytorch import LightningDataModule, LightningModule
+    from lightning.pytorch.utilities.model_helpers import is_overridden
 
     if not isinstance(model, LightningModule):
         return [], []
     tested = type(model).test_step is not LightningModule.test_step
-    if not tested or type(data).test_dataloader is LightningDataModule.test_dataloader:
+    if not tested or not is_overridden("test_dataloader", data, LightningDataModule):
         return [], ["no task metrics were compared: the module has no test_step, or the data have no test data."]
     original, twin = evaluation_copy(model), evaluation_copy(model)
     forward, names, calls = twin.forward, names or predictor.input_names, {True: 0, False: 0}

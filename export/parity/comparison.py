@@ -141,8 +141,7 @@ class Comparison:
         peak = -1.0
         for batch in family.batches:
             fed = self.inputs(batch)
-            reference = self._reference(batch, fed, family)
-            if reference is None:
+            if (reference := self._reference(batch, fed, family)) is None:
                 continue
             fed, reference = self._of_one_meaning(fed, reference, family)
             try:

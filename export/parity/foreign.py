@@ -32,7 +32,10 @@ _FLOATS = {
     TensorProto.FLOAT16: "fp16",
     TensorProto.BFLOAT16: "bf16",
 }
-_QUANTISED = ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "MatMulNBits")
+_QUANTISED = (  # beginnings of names
+    "Quantize", "Dequantize", "DynamicQuantize", "QLinear", "QGemm", "QAttention", "MatMulInteger", "ConvInteger",
+    "MatMulNBits", "MatMulBnb4", "GatherBlockQuantized",
+)  # fmt: skip
 _SAME = 1e-6  # up to which two activations are one function, on [-12, 12]
 _GRID = torch.linspace(-12, 12, 2401, dtype=torch.float64)
 _WITHIN = 0.25  # of a dtype's largest number: beyond, formulas overflow on the way
@@ -79,6 +82,8 @@ def matched_call(call: Call, ports: Mapping[str, Port]) -> tuple[Call, list[str]
             )
         places[name] = place
     order = [places[name] for name in ports]
+    if call.tensors[order[0]].ndim == 0:
+        raise ModelInputError(f"The file's first input, {next(iter(ports))!r}, has no axis that could be the batch.")
     renamed = [f"{name!r} is {call.names[place]}" for name, place in places.items() if name not in by_name]
     notes = [f"inputs were matched by order and shape: {', '.join(renamed)}."] if renamed else []
     leaves = list(call.leaves)

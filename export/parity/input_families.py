@@ -157,10 +157,12 @@ def data_batches(data: Any, model: nn.Module, call: Call) -> Iterator[Batch]:
     empty = True
     with torch.random.fork_rng(devices=[]):  # a shuffling loader draws from the global state
         for batch in list_or_loader(data):
-            empty = False
-            yield _inputs_of(batch, model, call)
+            inputs = _inputs_of(batch, model, call)
+            if inputs and 0 not in inputs[0].shape[:1]:
+                empty = False
+                yield inputs
     if empty:
-        raise ModelInputError("The data hold no batch. Give a tensor, a DataLoader or a LightningDataModule.")
+        raise ModelInputError("The data hold no row. Give a tensor, a DataLoader or a LightningDataModule.")
 
 
 def list_or_loader(data: Any) -> Iterable[Any]:

@@ -1,6 +1,5 @@
 """A file's activations: are their nodes those of the record and of the module, and what do they compute alone?"""
 
-import contextlib
 import copy
 import itertools
 import os
@@ -88,8 +87,7 @@ def activation_faults(
         if not record.row or (rewritable and record.site not in nodes):
             continue
         if activation is None:
-            with contextlib.suppress(LitGeluError):  # such as erfc, which is no activation
-                _, activation = _stored_activation(record, registry) or (None, None)
+            _, activation = _stored_activation(record, registry) or (None, None)
         arguments = {} if activation is None else activation.arguments
         fault = _unknown_recipe(record, activation, metadata) or recipe_fault(record, there, constants, arguments)
         if fault:
@@ -99,7 +97,10 @@ def activation_faults(
 
 def _stored_activation(record: SiteRecord, registry: ActivationRegistry) -> tuple[nn.Module, BoundActivation] | None:
     """Return the activation of a call of a function, from its recorded spec; ``None`` if that is of another row."""
-    module = registry.create(record.spec, trusted=False)  # the file's text: looked up, never imported
+    try:
+        module = registry.create(record.spec, trusted=False)  # the file's text: looked up, never imported
+    except LitGeluError:  # such as erfc, which is no activation
+        return None
     bound = bind(module, registry)
     return (module, bound) if bound is not None and bound.row == record.row else None
 
@@ -127,12 +128,21 @@ def recipe_fault(
     size = len(record.operators)
     if len(nodes) != size * record.calls:
         return f"{len(nodes)} nodes are there, {record.calls} calls of {size} are recorded"
-    for call in (nodes[start : start + size] for start in range(0, len(nodes), max(size, 1))):
-        if tuple(map(operator_name, call)) != record.operators:
-            return f"{', '.join(map(node_label, call))} is there, {', '.join(record.operators)} is recorded"
-        if record.recipe and (difference := _difference(call, record.recipe, constants, arguments or {})):
-            return difference
+    try:
+        if record.recipe and (of_recipe := _recorded_choice(record).operators) != record.operators:
+            return f"{', '.join(of_recipe)} is recorded as the recipe, {', '.join(record.operators)} as the operators"
+        for call in (nodes[start : start + size] for start in range(0, len(nodes), max(size, 1))):
+            if tuple(map(operator_name, call)) != record.operators:
+                return f"{', '.join(map(node_label, call))} is there, {', '.join(record.operators)} is recorded"
+            if record.recipe and (difference := _difference(call, record.recipe, constants, arguments or {})):
+                return difference
+    except (KeyError, SyntaxError, TypeError, ValueError) as error:
+        return f"the recorded recipe {record.recipe!r} cannot be read ({error})"
     return ""
+
+
+def _recorded_choice(record: SiteRecord) -> Choice:
+    return Choice(record.recipe.removeprefix(REGION), record.lowering, record.recipe.startswith(REGION))
 
 
 def _difference(
@@ -285,7 +295,7 @@ def _rounding(
     strict = metadata.lowering == "auto" and metadata.policy == "strict"
     if dtype == torch.float32 or not strict or not bound.in_table or not record.recipe:
         return None
-    choice = Choice(record.recipe.removeprefix(REGION), record.lowering, record.recipe.startswith(REGION))
+    choice = _recorded_choice(record)
     sigma = np.abs(np.asarray(bound.arguments.get("sigma", 1.0), dtype=np.float64)).max()  # the table's is of sigma 1
     return ulp_bound(choice), absolute_error(TABLE[record.row], choice) * max(1.0, float(sigma))
 

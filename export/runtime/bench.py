@@ -163,8 +163,7 @@ def processor() -> str:
 
 def cores() -> int:
     """Return how many cores this process may use."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return allowed or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def torch_variants(model: nn.Module, predictor: OnnxPredictor, *, compiled: bool) -> list[Variant]:

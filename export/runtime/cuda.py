@@ -212,11 +212,9 @@ class CudaRunner:
         with self._lock:
             return self._ordered(self.runner if size is None else partial(self.graphs.run, size), tensors)
 
-    def _ordered(
-        self, run: Callable[[Mapping[str, Tensor]], list[Tensor]], tensors: Mapping[str, Tensor]
-    ) -> list[Tensor]:
+    def _ordered(self, run: Callable[[Mapping[str, Tensor]], list[Tensor]], fed: Mapping[str, Tensor]) -> list[Tensor]:
         with self.stream.in_order() as current, torch.cuda.stream(self.stream.stream):
-            outputs = run(tensors)
+            outputs = run(fed)
             for tensor in outputs:
                 tensor.record_stream(current)
             return outputs

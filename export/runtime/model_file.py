@@ -208,7 +208,7 @@ def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
     for tensor in outside:
         _require_weights(path, tensor)
     types = {tensor.data_type for tensor in tensors} | {value.type.tensor_type.elem_type for value in model.graph.input}
-    nodes = [*nodes_of(model.graph), *(node for function in model.functions for node in function.node)]
+    nodes = [node for part in (model.graph, *model.functions) for node in nodes_of(part)]
     has_int8 = any(tensor.data_type == _INT8 and tensor.dims for tensor in tensors)
     return ModelFile(
         path=path,
@@ -242,8 +242,8 @@ def parsed_file(path: Path) -> onnx.ModelProto:
     return model
 
 
-def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph, and then those inside its nodes."""
+def graphs_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[Any]:
+    """Yield a graph or local function, and then the graphs inside its nodes."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -256,7 +256,7 @@ def operator_name(node: Any) -> str:
     return node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}::{node.op_type}"  # two names of it
 
 
-def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+def nodes_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
     """Yield every node, those of inner graphs too."""
     for one in graphs_of(graph):
         yield from one.node
@@ -264,12 +264,12 @@ def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield every stored tensor: weights, and constants in attributes."""
-    for graph in graphs_of(model.graph):
-        yield from graph.initializer
-        for sparse in graph.sparse_initializer:
-            yield from (sparse.values, sparse.indices)
-    for node in [*nodes_of(model.graph), *(node for function in model.functions for node in function.node)]:
-        for attribute in node.attribute:
+    for graph in (each for part in (model.graph, *model.functions) for each in graphs_of(part)):
+        if isinstance(graph, onnx.GraphProto):  # a function has none
+            yield from graph.initializer
+            for sparse in graph.sparse_initializer:
+                yield from (sparse.values, sparse.indices)
+        for attribute in (each for node in graph.node for each in node.attribute):
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
@@ -294,7 +294,8 @@ def _require_weights(path: Path, tensor: onnx.TensorProto) -> None:
     location = entries.get("location", "")
     where = f"{str(path)!r} keeps the weights {tensor.name!r} in {reprlib.repr(location)}"
     target = Path() if "\0" in location else (path.parent / location).resolve()  # follows links, which may lead out
-    if not location or Path(location).is_absolute() or not target.is_relative_to(path.parent.resolve()):
+    folders = path.parent.resolve(), path.resolve().parent  # of a link, as a cache of the Hub has them, where it leads
+    if not location or Path(location).is_absolute() or not any(map(target.is_relative_to, folders)):
         raise ModelFileError(
             f"{where}, outside its own folder, by which a model from elsewhere could read any file. Put the weights "
             "beside the model and correct the location."

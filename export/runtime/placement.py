@@ -124,7 +124,8 @@ def without_shape_arithmetic(path: str | os.PathLike[str], nodes: Iterable[Place
     for node in everything:
         for position, value in enumerate(node.input):
             readers.setdefault(value, []).append((node, position))
-    by_name = {node.name: node for node in everything if node.name}
+    counts = Counter(node.name for node in everything)
+    by_name = {node.name: node for node in everything if node.name and counts[node.name] == 1}
     sizes = {node.name for node in placed if node.name in by_name}
 
     def computes_sizes(node: onnx.NodeProto) -> bool:

@@ -137,8 +137,7 @@ def gain(
     """
     if kind not in KINDS:
         raise ArgumentError(f"kind={kind!r} is not accepted. Accepted: {', '.join(map(repr, KINDS))}.")
-    moments = gaussian_moments(activation, float(mean), float(std), registry=registry)
-    return _gain(moments, activation, kind)
+    return _gain(gaussian_moments(activation, float(mean), float(std), registry=registry), activation, kind)
 
 
 def gains(activation: Any, *, registry: Names | None = None) -> ActivationGains:

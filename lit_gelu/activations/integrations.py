@@ -170,10 +170,8 @@ LIBRARIES: Mapping[str, Callable[[Names], Callable[[], None]]] = {
 def install(registry: Names, library: str) -> Installation:
     """Make a registry's names usable in another library; see `ActivationRegistry.install`."""
     if library not in LIBRARIES:
-        accepted = ", ".join(map(repr, LIBRARIES))
-        raise ArgumentError(f"There is no integration with {library!r}. Accepted: {accepted}.")
-    installation = _installed.get(library)
-    if installation is None:
+        raise ArgumentError(f"There is no integration with {library!r}. Accepted: {', '.join(map(repr, LIBRARIES))}.")
+    if (installation := _installed.get(library)) is None:
         return Installation(library, registry, LIBRARIES[library](registry))
     if installation.registry is not registry:
         raise UnsupportedRunError(

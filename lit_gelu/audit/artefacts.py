@@ -27,6 +27,7 @@ from lit_gelu.export.parity.runs import file_inputs
 from lit_gelu.export.parity.structure import DTYPES_OF_ELEMENTS
 from lit_gelu.export.pretrained import configuration_of, open_pretrained
 from lit_gelu.export.site_nodes import SiteNodes, element_type, load_graph, valid_onnx
+from lit_gelu.files import is_file, is_folder
 from lit_gelu.sandbox import input_sample_of
 from lit_gelu.surgery.sites import is_gate
 
@@ -79,19 +80,19 @@ def open_artefact(source: Any, input_sample: Any, registry: ActivationRegistry) 
     """Return what can be audited of a module, a file, a folder, a function or the name of an activation."""
     if isinstance(source, nn.Module):
         return _of_module(evaluation_copy(source), type(source).__name__, input_sample, registry, {})
-    if callable(source):
+    if callable(source) and not isinstance(source, type):
         name = getattr(source, "__qualname__", type(source).__name__)
         return Artefact(name, (Activation("", "", name, None, function=source),))
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
-        if path.is_dir():
+        if is_folder(source):
             model = open_pretrained(path).model
             return _of_module(model, path.name, input_sample, registry, declared_activations(configuration_of(path)))
-        if path.suffix == ".onnx":
+        if path.suffix.lower() == ".onnx":
             return _of_onnx(path, registry)
         if path.suffix in SUFFIXES:
             return _of_runtime_file(path)
-        if ("(" in str(source) or not path.suffix) and not path.exists():
+        if ("(" in str(source) or not path.suffix) and not is_file(source):
             spec = str(registry.resolve(str(source), trusted=False))
             return Artefact(spec, (Activation("", "", spec, spec),))
     raise AuditError(

@@ -74,7 +74,7 @@ def audit(
     first = open_artefact(reference, input_sample, registry)
     if not first.activations:
         raise AuditError(f"{first.label} calls no activation that is known. Give a reference with activations.")
-    is_function = callable(candidate) and not isinstance(candidate, nn.Module)
+    is_function = callable(candidate) and not isinstance(candidate, nn.Module | type)
     of_inputs = is_function and first.module is not None
     second = _of_inputs(candidate) if of_inputs else open_artefact(candidate, input_sample, registry)
     exchange = None if first.call is None else Exchange(first, data, registry)

@@ -62,8 +62,10 @@ def deviations(
             yield Deviation(f"saturates at {float(last):.4g} {word} {float(x[tail[0]]):.4g}", mask)
     error = ((y - values).abs() / format.unit(x, values)).where(judged, 0.0)
     right, left = (float(error[side].max()) for side in (x >= 0, x <= 0))
-    if not is_table and max(right, left) > format.allowed / 4 and max(right, left) > _LOPSIDED * min(right, left):
-        note = f"errors are on one side: {max(right, left):.3g} units for x {'>' if right > left else '<'} 0"
+    larger = max(right, left)
+    is_lopsided = larger > format.allowed / 4 and larger > _LOPSIDED * min(right, left)
+    if is_lopsided and not is_table and bool((x > 0).any() and (x < 0).any()):
+        note = f"errors are on one side: {larger:.3g} units for x {'>' if right > left else '<'} 0"
         yield Deviation(note, torch.zeros_like(finite))
 
 

@@ -142,7 +142,8 @@ def score_vectors(
         vectors = read_vectors(vectors)
     form = FORMATS[vectors.dtype]
     x, expected = vectors.numbers("x"), vectors.numbers(_NAMES[order])
-    values = BlackBox(function, FloatFormat(form.dtype))(x.double()).to(form.dtype)
+    format = FloatFormat(form.dtype)  # noqa: A001 - what it is
+    values = format.rounded(BlackBox(function, format)(x.double())).to(form.dtype)
 
     def place(numbers: Tensor) -> Tensor:
         patterns = numbers.view(form.integers).long()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lit_gelu.arguments import names_of
 from lit_gelu.choose.logged_runs import LAST_STEP, read_runs
 from lit_gelu.choose.result import ActivationChoice, CandidateReport, TrainedRun
 from lit_gelu.choose.statistics import Metric, direction_of, is_share, listed
@@ -52,7 +53,7 @@ def compare(
         seed: The same for the seed; ``seed_everything`` is one too.
         mode: ``"min"`` or ``"max"``; by default the metric's name says which.
         baseline: A group; the others are compared with it too.
-        ignore: Settings in which runs may differ.
+        ignore: Settings in which runs may differ; the metric, if shares and per cent are not mixed though it seems so.
 
     Returns:
         The table, the sentences, all figures; its candidates are the groups.
@@ -81,6 +82,7 @@ def compare(
         if not column:
             raise ArgumentError(f"There is no column or setting {shown(asked)}. There are {', '.join(columns)}.")
     seed_column = _column(columns, seed) or _column(columns, "seed_everything")
+    ignore, baseline = names_of("ignore", ignore), None if baseline is None else str(baseline)
     ignored = {group_column, metric_column, seed_column, *ignore}
     notes = _require_one_setting(rows, [column for column in columns if column not in ignored], ignore)
     decides = Metric(metric, "val", direction_of(metric, mode))
@@ -88,7 +90,7 @@ def compare(
     without_seed: list[str] = []
     for number, row in enumerate(rows):
         name, label = str(row.get("run", f"row {number + 1}")), _text(row.get(group_column))
-        if not label:
+        if label in {"", "nan", "<NA>"}:  # the last two of a DataFrame
             raise ArgumentError(f"{name} has no {group}. Give each run one, or leave it out.")
         stated = None if str(row.get(seed_column)) in {"None", "True", "False"} else row.get(seed_column)
         number_of_seed = _number(stated, f"{seed} of {name}")
@@ -100,7 +102,8 @@ def compare(
         run.val = {} if value is None else {metric: value}
         groups[label].append(run)
     _require_enough(groups, baseline)
-    _require_one_unit(decides, [value for some in groups.values() for run in some for value in run.val.values()])
+    if metric not in ignore:
+        _require_one_unit(decides, [value for some in groups.values() for run in some for value in run.val.values()])
     test, why = _pairing(groups, without_seed)
     reports = [CandidateReport(label, label, sorted(some, key=lambda run: run.seed)) for label, some in groups.items()]
     seeds = sorted({run.seed for some in groups.values() for run in some})
@@ -134,21 +137,26 @@ def _require_one_setting(rows: Sequence[Row], columns: Sequence[str], ignore: Se
     settings = [
         column
         for column in columns
-        if (last := re.split(r"[./]", column)[-1].lower()) not in _NAMES
-        if are_folders or last in _BUDGET
+        if not _names_a_run(parts := re.split(r"[./]", column.lower()))
+        if are_folders or parts[-1] in _BUDGET
     ]
     for column in settings:
         values = list(dict.fromkeys(str(row.get(column)) for row in rows))
         if len(values) > 1:
             raise ArgumentError(
-                f"The runs differ in {column} too: {', '.join(values[:4])}. Compare runs that are alike in all "
-                "else, or name it in ignore= (--ignore) if it makes no difference."
+                f"The runs differ in {column} too: {', '.join(values[:4])}. Compare runs that are alike in "
+                "all else, or name it in ignore= (--ignore) if it makes no difference."
             )
     alike = [f"All runs have the same {listed(settings)}."] if settings else []
     but = [f"They may differ in {listed(ignore)}."] if ignore else []
     what = "data, code and versions" if are_folders or settings else "data, budget, code and versions"
     source = "the logs do" if are_folders else "the table does"
     return [" ".join([*alike, *but, f"Whether they are alike in {what}, {source} not say."])]
+
+
+def _names_a_run(parts: Sequence[str]) -> bool:
+    """Tell whether a setting only says what a run is called, or where it lies; a model's or data's ``name`` is more."""
+    return parts[-1] in _NAMES and (len(parts) == 1 or not {"trainer", "logger"}.isdisjoint(parts))
 
 
 def _require_enough(groups: Mapping[str, Sequence[TrainedRun]], baseline: str | None) -> None:
@@ -168,7 +176,7 @@ def _require_one_unit(metric: Metric, values: Sequence[float]) -> None:
     if sizes.min() <= 1 < sizes.max() and sizes.max() > _FAR_APART * sizes.min():
         raise ArgumentError(
             f"{metric.name} goes from {sizes.min():.3g} to {sizes.max():.3g}: some values may be shares and others per "
-            "cent. Give all in one unit."
+            "cent. Give all in one unit; if they are, name it in ignore= (--ignore)."
         )
 
 

@@ -55,7 +55,7 @@ def _run(folder: Path, metric: str) -> dict[str, Any]:
     row: dict[str, Any] = {"run": str(folder)}
     for name in _CONFIGURATIONS:
         if (folder / name).is_file():
-            row |= flat(_plain_yaml(folder / name))
+            row |= flat(_plain_yaml(folder / name), text=repr)
     logged: dict[str, tuple[Sequence[int], Sequence[float]]]
     if (folder / METRICS).is_file():
         logged = {curve.name: (curve.steps, curve.values) for curve in read_metrics_csv(folder / METRICS)}

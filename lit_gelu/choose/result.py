@@ -237,7 +237,13 @@ class ActivationChoice(Displayed):
 
     def _summary(self) -> str:
         medians = ", ".join(f"{one.label} {self.median(one):.4g}" for one in self.candidates)
-        return f"{self.metric.name} over {count_of(len(self.seeds), 'seed')}: {medians}"
+        return f"{self.metric.name} over {self._extent}: {medians}"
+
+    @property
+    def _extent(self) -> str:
+        if self.test == "paired":
+            return count_of(len(self.seeds), "seed")
+        return count_of(sum(len(candidate.runs) for candidate in self.candidates), "run")
 
     def _html_table(self) -> HtmlTable:
         below = [*self.verdict, *self.notes, self.trained]
@@ -259,7 +265,7 @@ class ActivationChoice(Displayed):
                 axes.plot([row.mean], [place], "o", color=colour)
             axes.set_yticks(range(len(rows)), [row.of for row in rows])
             axes.set_ylim(len(rows) - 0.5, -0.5)
-            axes.set_xlabel(f"{self.metric.name} beside that of {label}, mean over {len(self.seeds)} seeds, 95 %")
+            axes.set_xlabel(f"{self.metric.name} beside that of {label}, mean over {self._extent}, 95 %")
             axes.spines[["top", "right"]].set_visible(False)
         return figure
 

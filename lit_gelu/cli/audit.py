@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lit_gelu.cli.terminal import present
+from lit_gelu.files import is_file, is_folder
 
 
 def audit(
@@ -61,4 +62,5 @@ def _artefact(word: str, model: str | None) -> Any:
 
     if word.endswith(".ckpt"):
         return load_checkpoint(word, model)
-    return named_object(word) if ":" in word else word
+    is_there = is_file(word) or is_folder(word)  # such as C:\models\\net.onnx
+    return named_object(word) if ":" in word and not is_there else word

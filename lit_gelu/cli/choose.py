@@ -82,7 +82,7 @@ def with_lists(words: Sequence[str]) -> list[str]:
     if "--activations" not in words:
         return list(words)
     place = words.index("--activations") + 1
-    end = next((i for i, word in enumerate(words) if i >= place and word.startswith("--")), len(words))
+    end = next((i for i, word in enumerate(words) if i >= place and word.startswith("-")), len(words))
     if end == place or words[place].startswith("["):
         return list(words)
     return [*words[: place - 1], f"--activations={json.dumps(words[place:end])}", *words[end:]]
@@ -99,8 +99,10 @@ def run_choice(config: Any, instances: Any, data: LightningDataModule | None, op
     trainer = {n: v for n, v in pairs if n in defaults and n not in _OF_ONE_RUN and v != defaults[n]}
     trainer["max_epochs"] = config.trainer.max_epochs
     # A Trainer adds its own callbacks to the list that it got.
-    if callbacks := list(instances.trainer.get("callbacks") or [])[: len(config.trainer.get("callbacks") or [])]:
-        trainer["callbacks"] = callbacks
+    everything, configured = (part.trainer.get("callbacks") or [] for part in (instances, config))
+    if configured:
+        count = len(configured) if isinstance(configured, list) else 1  # a single one need be no list
+        trainer["callbacks"] = everything[:count] if isinstance(everything, list) else [everything]
     log.setLevel(logging.INFO)
     log.handlers = [logging.StreamHandler(sys.stdout)]
     choice = compare(
@@ -126,18 +128,24 @@ def model_builder(config: Any, *, swap: bool) -> partial[LightningModule]:
             "then exchanged. Or let its constructor take one."
         )
     fixed = {name: value for name, value in arguments.items() if swap or name != "activation"}
+    extra = dict(model.get("dict_kwargs") or {})  # that an opaque **kwargs of it takes
     # Without an optimizer of the configuration LightningCLI leaves the module's own as they are.
     named = ("optimizer", "lr_scheduler") if config.get("optimizer") else ()
     optimizers = {name: config[name].as_dict() for name in named if config.get(name)}
-    return partial(_built, model.class_path, fixed, **optimizers)
+    return partial(_built, model.class_path, fixed, extra, **optimizers)
 
 
 def _built(
-    class_path: str, arguments: Mapping[str, Any], activation: Any = None, **optimizers: Mapping[str, Any]
+    class_path: str,
+    arguments: Mapping[str, Any],
+    extra: Mapping[str, Any],
+    activation: Any = None,
+    **optimizers: Mapping[str, Any],
 ) -> LightningModule:
     init_args = dict(arguments) if activation is None else {**arguments, "activation": activation}
     parser = _parser_of_models()
-    parsed = parser.parse_object({"model": {"class_path": class_path, "init_args": init_args}})
+    described = {"class_path": class_path, "init_args": init_args, "dict_kwargs": dict(extra)}
+    parsed = parser.parse_object({"model": described})
     module: LightningModule = parser.instantiate_classes(parsed).model
     if optimizers:
         method = partial(_configured, parts=optimizers)

@@ -78,10 +78,12 @@ def examine() -> Iterator[Finding]:
     torch: Any = None
     try:
         torch = importlib.import_module("torch")
-    except (ImportError, OSError) as error:
+        built = _built_for(torch.version.cuda)
+    except Exception as error:  # noqa: BLE001 - a broken package may raise anything
+        torch = None
         yield Finding("broken", "torch", f"cannot be imported: {error}", "pip uninstall -y torch && pip install torch")
     else:
-        yield Finding("ok", "torch", f"built {_built_for(torch.version.cuda)}")
+        yield Finding("ok", "torch", f"built {built}")
     yield from _onnxruntime()
     if torch is not None and torch.cuda.is_available():
         yield from _gpu(torch)
@@ -93,7 +95,8 @@ def examine() -> Iterator[Finding]:
 
 
 def _onnxruntime_wheels() -> list[str]:
-    return sorted(set(importlib.metadata.packages_distributions().get("onnxruntime", ())))
+    # A damaged installation has no name.
+    return sorted({name for name in importlib.metadata.packages_distributions().get("onnxruntime", ()) if name})
 
 
 def _onnxruntime() -> Iterator[Finding]:
@@ -154,7 +157,9 @@ def _trial(provider: str) -> str:
     """Return why onnxruntime cannot run a model on a provider; empty if it can."""
     command = [sys.executable, "-P", "-c", _TRIAL, provider]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TRIAL_SECONDS, check=False)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            command, capture_output=True, text=True, errors="replace", timeout=_TRIAL_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
         return f"no answer within {_TRIAL_SECONDS} s"
     lines = [line for line in done.stderr.splitlines() if line.strip()]

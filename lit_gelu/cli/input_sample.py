@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from lit_gelu.curvature.probe.batches import ROWS, forward_inputs
 from lit_gelu.errors import ModelInputError
@@ -83,11 +84,13 @@ def _random_input(word: str, generator: torch.Generator) -> tuple[str | None, Te
 
 def inputs_of_data(data: LightningDataModule, model: nn.Module) -> Any:
     """Return the first rows of a data module's first batch, without targets: of test, validation or training data."""
-    for name in _loaders(data)[:1]:
+    for name in _loaders(data):
         data.prepare_data()
         data.setup(_STAGES[name])
         with torch.random.fork_rng(devices=[]):  # a shuffling loader draws from the global state
-            inputs = forward_inputs(next(iter(getattr(data, name)()), None), model)
+            loaders = tree_leaves(getattr(data, name)())  # Lightning takes lists and dicts of them too
+            batch = None if not loaders or loaders[0] is None else next(iter(loaders[0]), None)
+            inputs = None if batch is None else forward_inputs(batch, model)
         if inputs is not None:
             return inputs
     parameters = ", ".join(inspect.signature(model.forward).parameters)

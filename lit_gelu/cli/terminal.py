@@ -42,8 +42,9 @@ def write_text(text: str, target: str) -> None:
     line = text.rstrip() + "\n"
     if target == "-":
         sys.stdout.write(printable_lines(line))
-    elif is_special(target):  # such as /dev/stderr: there is nothing to be kept, and no file to take its place
-        Path(target).write_text(line, encoding="utf-8", errors="backslashreplace")
+    elif is_special(target) or target.startswith("/dev/"):  # such as /dev/stderr, which a shell may send into a log
+        with Path(target).open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(line)
     else:
         with write_atomically(target) as temporary:
             temporary.write_text(line, encoding="utf-8", errors="backslashreplace")

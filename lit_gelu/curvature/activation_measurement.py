@@ -18,10 +18,11 @@ from lit_gelu.curvature.activation.gaussian_prediction import PREDICTED, Gaussia
 from lit_gelu.curvature.activation.recorder import ELEMENTS, ActivationRecorder
 from lit_gelu.curvature.activation.sites import ModuleTree, SampleRows, watchable_sites
 from lit_gelu.curvature.activation.statistics import STATISTICS, SUMS, accumulation_dtype, statistics_from_sums
+from lit_gelu.curvature.probe.batches import clone_batch
 from lit_gelu.curvature.probe.loss_probe import logging_modules, loss_function, muted
 from lit_gelu.curvature.ranks import maximum_over_ranks, sum_over_ranks
 from lit_gelu.errors import ArgumentError, LitGeluError
-from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
+from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state, preserved_state
 from lit_gelu.surgery.sites import names_for_patterns
 
 Figures = dict[str, dict[str, float]]
@@ -54,7 +55,7 @@ class ActivationSettings:
 
     def __post_init__(self) -> None:
         rows = self.sample_rows
-        if rows is not None and rows not in ELEMENTS and not is_count(rows, 1):
+        if rows is not None and not is_count(rows, 1) and not (isinstance(rows, str) and rows in ELEMENTS):
             raise ArgumentError(
                 f"sample_rows={rows!r} is not accepted. Give a number, 'auto', 'sparse', or None for all."
             )
@@ -279,6 +280,7 @@ def statistics_on(
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(isolated_random_state(model))
         stack.enter_context(evaluation_sandbox(model))
+        stack.enter_context(preserved_state(model))
         measurement = ActivationMeasurement(model, settings, registry, input_sample, gates_if_alone=True)
         stack.callback(measurement.detach)
         if not measurement.names:
@@ -286,7 +288,7 @@ def statistics_on(
         stack.enter_context(muted(logging_modules(model.modules())))
         measurement.recorder.start()
         for number, batch in enumerate(batches):
-            loss_function(model)(batch, number)
+            loss_function(model)(clone_batch(batch), number)  # steps write into it (`x /= 255`)
         measurement.recorder.stop()
         measured, gaussian = measurement.figures(measurement.reduce(torch.device("cpu")))
         refused = dict(measurement.refused)

@@ -140,8 +140,7 @@ class CIFARData(InMemoryDataModule):
     def _read_all(self) -> ImageArrays:
         """Return every image, whatever ``train_samples`` and ``test_samples`` are."""
         self.prepare_data()  # files may be missing on a node where Lightning has not called it
-        file = self.arrays_file()
-        if file is None:
+        if (file := self.arrays_file()) is None:
             return read_cifar(self.root, self.set_name)
         if self.arrays is None:  # it was found beside the set's folder
             self.save_hyperparameters({"arrays": file.name})

@@ -39,8 +39,7 @@ def read_arrays_file(path: Path, classes: int) -> ImageArrays:
         arrays = load_arrays(path, ARRAYS)
     except DataError as error:
         raise DataError(f"{error} Expected: {CONTENTS}.") from error
-    missing = [name for name in ARRAYS if name not in arrays]
-    if missing:
+    if missing := [name for name in ARRAYS if name not in arrays]:
         raise DataError(f"{str(path)!r} lacks {', '.join(missing)}. Write {CONTENTS} with numpy.savez_compressed.")
     return ImageArrays(*_part(arrays, "train", classes, path), *_part(arrays, "test", classes, path))
 

@@ -152,7 +152,7 @@ class InMemoryDataModule(LightningDataModule, ABC):
         if samples is None:
             raise DataError(f"{type(self).__name__} has not read its data yet: call setup({stage!r}) first.")
         device = torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
-        resident = fits(samples.nbytes, device)
+        resident = samples.inputs.device == device or fits(samples.nbytes, device)
         samples.move_to(device if resident else torch.device("cpu"))
         # Lightning advises more workers for every loader without them. Here a batch is one indexing operation on a
         # tensor in memory (MNIST: 0.05 s an epoch), and sending it from another process would take longer.
@@ -178,7 +178,7 @@ def fits(nbytes: int, device: torch.device) -> bool:
 
 def data_root(root: str | os.PathLike[str] | None) -> Path:
     """Return the folder of the data: what was given, else the environment variable ``LIT_GELU_DATA``, or ``data``."""
-    return Path(os.environ.get("LIT_GELU_DATA", "data") if root is None else root)
+    return Path((os.environ.get("LIT_GELU_DATA") or "data") if root is None else root)
 
 
 def recorded_path(path: str | os.PathLike[str]) -> str:

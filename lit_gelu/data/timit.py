@@ -80,9 +80,8 @@ class TIMITData(InMemoryDataModule):
         if self._frames:
             return
         split = self._sentences()
-        sets = (split.train, split.val, split.test)
         frames = cached_frames([*split.train, *split.val, *split.test], self.folder, self.cache)
-        lengths = torch.split(frames.lengths, [len(part) for part in sets])
+        lengths = torch.split(frames.lengths, [len(part) for part in (split.train, split.val, split.test)])
         counts = [int(part.sum()) for part in lengths]
         features, phones = torch.split(frames.features, counts), torch.split(frames.phones, counts)
         self._frames = list(map(Frames, features, phones, lengths))

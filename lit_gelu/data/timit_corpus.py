@@ -77,8 +77,7 @@ def read_phones(path: Path) -> Segments:
 def phones_at(segments: Segments, samples: Tensor) -> Tensor:
     """Return the phone at some moments; before the first phone and after the last, the nearest."""
     # A phone lasts from the end of the one before, exclusive of its own end.
-    positions = torch.searchsorted(segments.ends, samples, right=True)
-    return segments.phones[positions.clamp(max=len(segments.ends) - 1)]
+    return segments.phones[torch.searchsorted(segments.ends, samples, right=True).clamp(max=len(segments.ends) - 1)]
 
 
 def read_audio(path: Path) -> Tensor:
@@ -87,8 +86,7 @@ def read_audio(path: Path) -> Tensor:
     require_no_pipe(path)
     try:
         with soundfile.SoundFile(path) as file:
-            audio_format = (file.samplerate, file.channels, file.subtype)
-            if audio_format != (SAMPLE_RATE, 1, "PCM_16"):
+            if (file.samplerate, file.channels, file.subtype) != (SAMPLE_RATE, 1, "PCM_16"):
                 raise DataError(
                     f"{str(path)!r} holds {file.channels} channels of {file.subtype} at {file.samplerate} Hz; "
                     f"accepted: 1 channel of PCM_16 at {SAMPLE_RATE} Hz, as TIMIT has. Use the original files, or "
@@ -172,9 +170,8 @@ def find_sentences(folder: Path) -> list[Sentence]:
     # that they "should not be used for training or test purposes" (testset.doc).
     if not is_folder(folder):
         raise DataError(f"There is no folder {str(folder)!r}. {_WHAT_TO_GIVE}")
-    names = (Path(parent, name) for parent, _, files in os.walk(folder) for name in files)
     recordings: dict[tuple[str, str, str], list[Path]] = {}  # by part, speaker and sentence
-    for path in names:
+    for path in (Path(parent, name) for parent, _, files in os.walk(folder) for name in files):
         text = path.relative_to(folder).as_posix().lower()
         match = _FULL.fullmatch(text) or _SAMPLE.fullmatch(text)
         if match is not None and not match[3].startswith("sa"):

@@ -137,5 +137,4 @@ def compute_frames(sentences: list[Sentence]) -> Frames:
             )
         features.append(frame_features(audio).float())
         phones.append(phones_at(segments, frame_centres(len(features[-1]))))
-    lengths = torch.tensor([len(part) for part in phones])
-    return Frames(torch.cat(features), torch.cat(phones), lengths)
+    return Frames(torch.cat(features), torch.cat(phones), torch.tensor([len(part) for part in phones]))

@@ -52,8 +52,7 @@ def read_word_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
                 f"{str(path)!r}, line {number}: {shown(line)} given, expected a word and {size or 'its'} finite "
                 "numbers with spaces between them. Mend the line."
             )
-    missing = [word for word in (UNKNOWN, PADDING) if word not in vectors]
-    if missing:
+    if missing := [word for word in (UNKNOWN, PADDING) if word not in vectors]:
         raise DataError(
             f"{str(path)!r} has no vector for {' and '.join(map(repr, missing))}; {UNKNOWN!r} stands for words without "
             f"a vector, {PADDING!r} for the places before and after a tweet. Add a line for each to the file."
@@ -69,8 +68,7 @@ def read_cluster_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor
     of_path: dict[str, Tensor] = {}
     vocabulary = {*words}
     for number, line in numbered_lines(path):
-        read = _CLUSTER_LINE.fullmatch(line)
-        if read is None:
+        if (read := _CLUSTER_LINE.fullmatch(line)) is None:
             raise DataError(
                 f"{str(path)!r}, line {number}: {shown(line)} given, expected a path of 1 to {_LONGEST_PATH} bits, a "
                 "word and its count with tabs between them. Give the file 50mpaths2 as it is published."
@@ -178,8 +176,7 @@ class TweetData(InMemoryDataModule):
 
     def prepare_data(self) -> None:
         """Make sure that the files are there."""
-        missing = [name for name in _FILES if not is_file(self.folder / name)]
-        if missing:
+        if missing := [name for name in _FILES if not is_file(self.folder / name)]:
             raise DataError(
                 f"The tweets are not in {str(self.folder)!r} (missing: {', '.join(missing)}). Give root=, or set the "
                 "environment variable LIT_GELU_DATA, to the folder that holds tweets/train.txt, dev.txt and test.txt "
@@ -212,10 +209,8 @@ class TweetData(InMemoryDataModule):
             self._table = {word: row for row, word in enumerate(vectors)}, torch.stack(list(vectors.values()))
         parts = [read_tweets(self.folder / name) for name in names]
         return [
-            InMemorySamples(
-                windows(tweets, *self._table), torch.tensor([tag for tweet in tweets for tag in tweet.tags])
-            )
-            for tweets in parts
+            InMemorySamples(windows(part, *self._table), torch.tensor([tag for tweet in part for tag in tweet.tags]))
+            for part in parts
         ]
 
 
@@ -249,8 +244,7 @@ def read_tweets(path: Path) -> list[Tweet]:
                 f"{' '.join(TAGS)}. Mend the line, or map the tags of another tag set to these."
             )
         tweets[-1].append((token, TAGS.index(tag)))
-    read = [Tweet(*zip(*tweet, strict=True)) for tweet in tweets if tweet]
-    if not read:
+    if not (read := [Tweet(*zip(*tweet, strict=True)) for tweet in tweets if tweet]):
         raise DataError(f"{str(path)!r} holds no tweet. Give a file with token<TAB>tag on each line.")
     return read
 

@@ -1,7 +1,7 @@
 """What a page says of a run, as plain data: `ReportedRun` and its parts."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -126,18 +126,18 @@ class ReportedRun:
         return json.dumps(without_nonfinite(asdict(self), as_text=True), allow_nan=False)
 
 
-def flat(values: Any, prefix: str = "") -> dict[str, str]:
-    """Return nested settings as text by dotted name, as `lit-gelu fit` takes them.
+def flat(values: Any, prefix: str = "", text: Callable[[Any], str] = shown) -> dict[str, str]:
+    """Return nested settings as text by dotted name, as `lit-gelu fit` takes them; ``shown`` shortens long ones.
 
     Example:
         >>> flat({"model": {"activation": "gelu", "widths": [8, 8]}, "lr": 0.1})
         {'model.activation': 'gelu', 'model.widths': '[8, 8]', 'lr': '0.1'}
     """
     if not (isinstance(values, Mapping) and values):
-        return {prefix: values if isinstance(values, str) else shown(values)} if prefix else {}
+        return {prefix: values if isinstance(values, str) else text(values)} if prefix else {}
     texts: dict[str, str] = {}
     for key, entry in values.items():
-        texts |= flat(entry, f"{prefix}.{key}" if prefix else str(key))
+        texts |= flat(entry, f"{prefix}.{key}" if prefix else str(key), text)
     return texts
 
 

@@ -121,9 +121,7 @@ def _activation_curves(run: ReportedRun) -> dict[str, list[LoggedCurve]]:
 
 def _pictures(groups: Mapping[str, Sequence[LoggedCurve]], swaps: Sequence[int]) -> list[dict[str, Any]]:
     """Return a picture of each title, or several of as many curves as one can hold."""
-    parts = [
-        (t, curves[i : i + _MOST_SERIES]) for t, curves in groups.items() for i in range(0, len(curves), _MOST_SERIES)
-    ]
+    parts = [(t, each[i : i + _MOST_SERIES]) for t, each in groups.items() for i in range(0, len(each), _MOST_SERIES)]
     return [{"title": title, "curves": curves, **line_chart(curves, swaps)} for title, curves in parts]
 
 

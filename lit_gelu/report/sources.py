@@ -138,8 +138,7 @@ def exported_file(path: str | os.PathLike[str]) -> ExportedFile:
     try:
         inspection = inspect_onnx(file)
     except LitGeluError as error:
-        size = file.stat().st_size if file.is_file() else 0
-        return ExportedFile(file.name, size, "unreadable", trouble=str(error))
+        return ExportedFile(file.name, file.stat().st_size if file.is_file() else 0, "unreadable", trouble=str(error))
     opset, metadata = inspection.opsets.get("", 0), inspection.metadata
     exported = ExportedFile(file.name, inspection.size, opset=opset, activations=inspection.activations)
     if metadata is None:
@@ -168,8 +167,7 @@ def environment() -> dict[str, str]:
         "GPU": f"{', '.join(gpus)} (CUDA {torch.version.cuda})" if gpus else "none that torch can use",
     }
     installed = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()}
-    facts |= {name: installed[name] for name in _DISTRIBUTIONS if name in installed}
-    return facts
+    return facts | {name: installed[name] for name in _DISTRIBUTIONS if name in installed}
 
 
 def now() -> str:

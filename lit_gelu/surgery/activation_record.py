@@ -48,14 +48,11 @@ def restore_activations(
     # there are some.
     specs = read_activations(recorded)
     present = record_activations(model, registry, name_opaque=True)
-    calls = {name: spec for name, spec in specs.items() if name not in present and is_call(name)}
-    if calls:
-        sample = input_sample(model) if callable(input_sample) else input_sample
-        swap_recorded(model, calls, registry, sample)
+    if calls := {name: spec for name, spec in specs.items() if name not in present and is_call(name)}:
+        swap_recorded(model, calls, registry, input_sample(model) if callable(input_sample) else input_sample)
         present = record_activations(model, registry, name_opaque=True)
     expected = {name for name, entry in present.items() if name in specs or not _is_opaque(entry)}
-    different = sorted(expected ^ specs.keys())
-    if different:
+    if different := sorted(expected ^ specs.keys()):
         raise CheckpointError(
             f"Only one of the checkpoint's model and this one has a registered activation at: {', '.join(different)}. "
             "Load the checkpoint into a model like the one that it was saved from. Layers made in setup come too late: "
@@ -78,8 +75,7 @@ def swap_recorded(
             f"In the checkpoint's model these calls had been swapped: {', '.join(calls)}. Give input_sample, a sample "
             "of the model's input, to find them in this one."
         )
-    unknown = sorted((missing - {*calls}) | {name for name, text in changed.items() if _is_opaque(text)})
-    if unknown:
+    if unknown := sorted((missing - {*calls}) | {name for name, text in changed.items() if _is_opaque(text)}):
         raise CheckpointError(
             f"The checkpoint names activations that this model does not have, or that were never registered, at: "
             f"{', '.join(unknown)}. Build the model like the one that it was saved from."

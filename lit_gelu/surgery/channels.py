@@ -88,8 +88,7 @@ def with_inferred_channels(
     """Return a canonical spec that says ``channels="infer"`` with the number for a site."""
     # If a sample was run, the inputs that it showed count, else the layer before.
     shapes = [shape for call in site.calls or () for shape in call.inputs]
-    parameters = registry.entry(spec.name).parameters
-    dim = spec.arguments.get("channel_dim", parameters["channel_dim"].default)
+    dim = spec.arguments.get("channel_dim", registry.entry(spec.name).parameters["channel_dim"].default)
     counts = {shape[dim] for shape in shapes if -len(shape) <= dim < len(shape)}
     if shapes and len(counts) != 1:
         sizes = ", ".join(str(tuple(shape)) for shape in shapes)
@@ -145,8 +144,7 @@ def _infer_by_pass(model: nn.Module, places: dict[ChannelModule, list[str]], inp
             stack.callback(module.register_forward_pre_hook(take, with_kwargs=True).remove)
         with on_the_side(model):
             run(model, input_sample)
-    missed = [names[0] for module, names in places.items() if module.needs_channels]
-    if missed:
+    if missed := [names[0] for module, names in places.items() if module.needs_channels]:
         raise SwapError(
             f"channels='infer' at {', '.join(map(repr, missed))}: the pass of input_sample did not call it. Give the "
             "number, such as channels=64."

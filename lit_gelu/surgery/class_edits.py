@@ -45,8 +45,7 @@ def edited_class(cls: type[nn.Module], edits: tuple[Edit, ...]) -> type[nn.Modul
             f"{cls.__name__} is the class that torch.nn.utils.parametrize made for it, to which it goes back when the "
             "parametrization is removed. Swap first, then parametrize"
         )
-    cached = _FRESH.get((cls, edits))
-    if cached is not None:
+    if (cached := _FRESH.get((cls, edits))) is not None:
         return cached
     namespace: dict[str, Any] = {
         name: _rewritten(cls, name, [edit for edit in edits if edit.place.method == name])
@@ -61,9 +60,7 @@ def edited_class(cls: type[nn.Module], edits: tuple[Edit, ...]) -> type[nn.Modul
 
 def _rewritten(cls: type, name: str, edits: Sequence[Edit]) -> Callable[..., Any]:
     """Compile a method again, with its calls replaced, or raise `SwapError` if it has been changed."""
-    outermost = inspect.getattr_static(cls, name)
-    chain = list(wrapped_functions(outermost))
-    if not chain:
+    if not (chain := list(wrapped_functions(inspect.getattr_static(cls, name)))):
         raise SwapError(f"{cls.__qualname__}.{name} is no function")
     code = chain[-1].__code__
     first = code.co_firstlineno

@@ -189,8 +189,7 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
             if foreign is not None:
                 self._modules[id(module)] = module
                 self._sites_of_modules[id(module)] = foreign
-        site = self._sites_of_modules.get(id(module))
-        if site is not None:
+        if (site := self._sites_of_modules.get(id(module))) is not None:
             self._calls[site.name] += 1
             self.sequence.append(site.name)
 
@@ -203,8 +202,7 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         kwargs = kwargs or {}
         name = _kernel_name(func)
         spec = _kernel_spec(func, args, kwargs, self._survey.table)
-        is_counted = spec is not None or name in _RECURRENT
-        origin = locate(sys._getframe(1), self._modules) if is_counted else None
+        origin = locate(sys._getframe(1), self._modules) if spec is not None or name in _RECURRENT else None
         if origin is None:
             return func(*args, **kwargs)
         inside = next((s for m in origin.chain if (s := self._sites_of_modules.get(id(m))) is not None), None)
@@ -246,9 +244,7 @@ _SELU_SCALE = 1.0507009873554805
 def _elu(arguments: _Arguments) -> ActivationSpec | None:
     if math.isclose(arguments["scale"], _SELU_SCALE, rel_tol=1e-6):
         return ActivationSpec("selu")
-    if arguments["scale"] == 1:
-        return ActivationSpec.of("elu", alpha=float(arguments["alpha"]))
-    return None
+    return ActivationSpec.of("elu", alpha=float(arguments["alpha"])) if arguments["scale"] == 1 else None
 
 
 def _fused(arguments: _Arguments) -> ActivationSpec | None:

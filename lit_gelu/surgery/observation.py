@@ -83,9 +83,8 @@ class KnownFunction:
             names = tuple(name for name in self.entry.parameters if name != "inplace")
         by_name = {key: value for key, value in kwargs.items() if key not in {*_INPUTS, "_stacklevel"}}
         positional = args if any(key in kwargs for key in _INPUTS) else args[1:]
-        arguments = dict(zip(names, positional, strict=False)) | by_name
         overwrites = str(getattr(self.function, "__name__", "")).endswith("_")
-        return arguments | ({"inplace": True} if overwrites else {})
+        return dict(zip(names, positional, strict=False)) | by_name | ({"inplace": True} if overwrites else {})
 
 
 class FunctionTable:
@@ -336,8 +335,7 @@ class CallWatcher(TorchFunctionMode):
         if not running.isdisjoint(self._activations) or not running.isdisjoint(self._foreign):
             return func(*args, **kwargs)  # it is a part of what that module computes
         key = key_of(origin, function.name)
-        call = self.functions.get(key)
-        if call is None:
+        if (call := self.functions.get(key)) is None:
 
             def is_callee(target: Any) -> bool:
                 held = self._table.find_held(target)

@@ -296,8 +296,7 @@ def activation_spec(module: nn.Module, registry: ActivationRegistry) -> Activati
     """Return the spec of a module that is an activation site; ``None`` if it is none."""
     if type(module) is nn.Identity:
         return None
-    entry = registry.entry_of(module)
-    if entry is None:
+    if (entry := registry.entry_of(module)) is None:
         return registry.spec_of(module) if isinstance(module, FunctionActivation) else foreign_spec(module, registry)
     spec = registry.spec_of(module)
     return None if entry.facts_for(spec.arguments).halves else spec

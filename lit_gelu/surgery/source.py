@@ -33,8 +33,7 @@ def span_of(node: ast.expr, first_line: int = 0) -> Span:
 
 def call_at(code: types.CodeType, end: Position) -> ast.Call:
     """Return the call expression, in the file of some code, that ends at a position."""
-    call = _calls(_tree(_source(code))).get(end)
-    if call is None:
+    if (call := _calls(_tree(_source(code))).get(end)) is None:
         raise SwapError(f"no call expression ends at line {end[0]} of {code.co_filename}")
     return call
 
@@ -44,8 +43,7 @@ def with_calls_replaced(code: types.CodeType, replacements: Sequence[tuple[Span,
     # The whole file is compiled, so that scopes, name mangling, super() and line numbers stay as they are; only the
     # code of the one function is taken, and no module is executed. The new text is what tracebacks, inspect and
     # debuggers show.
-    text = _source(code)
-    new = _edited(text, replacements)
+    new = _edited(_source(code), replacements)
     digest = hashlib.sha256(new.encode()).hexdigest()[:12]
     filename = f"<lit_gelu {_original(code)} rewritten {digest}>"
     _REWRITTEN[filename] = new
@@ -76,8 +74,7 @@ def _source(code: types.CodeType) -> str:
     """Return the text of the file that code comes from, or raise `SwapError` if that is not what runs."""
     filename = code.co_filename
     linecache.checkcache(filename)
-    text = _REWRITTEN.get(filename) or "".join(linecache.getlines(filename))
-    if not text:
+    if not (text := _REWRITTEN.get(filename) or "".join(linecache.getlines(filename))):
         raise SwapError(f"the source of {code.co_qualname} is not to be had")
     if code not in _codes_by_place(filename, text).get(_place(code), []):
         raise SwapError(
@@ -124,8 +121,7 @@ def _edited(text: str, replacements: Sequence[tuple[Span, Span, str]]) -> str:
     cuts: list[tuple[int, int, bytes]] = []
     for span, argument, callee in replacements:
         (begin, end), (first, last) = map(offset, span), map(offset, argument)
-        cuts.append((begin, first, f"{callee}(".encode()))
-        cuts.append((last, end, b""))
+        cuts += [(begin, first, f"{callee}(".encode()), (last, end, b"")]
     for begin, end, new in sorted(cuts, key=lambda cut: (cut[0], cut[1]), reverse=True):
         newlines = b"\n" * content.count(b"\n", begin, end)
         content = content[:begin] + new + newlines + (b"" if new else b")") + content[end:]
@@ -343,8 +339,7 @@ def _calls_in(method: types.FunctionType) -> list[ast.Call]:
         return []
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == code.co_name]
     lines = {min([node.lineno, *(each.lineno for each in node.decorator_list)]): node for node in functions}
-    function = lines.get(code.co_firstlineno, ast.Pass())
-    return [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+    return [node for node in ast.walk(lines.get(code.co_firstlineno, ast.Pass())) if isinstance(node, ast.Call)]
 
 
 def _named(expression: ast.expr, method: types.FunctionType) -> Any:

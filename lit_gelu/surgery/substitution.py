@@ -147,8 +147,7 @@ def substitution(survey: Survey, site: ActivationSite, module: nn.Module) -> Sub
     (call,) = site.calls or ()
     owner = survey.names_of(call.owner)[0]
     if call.child:
-        place = f"{owner}.{call.child}".removeprefix(".")
-        return Substitution(site, module, place, "module, at one of its places")
+        return Substitution(site, module, f"{owner}.{call.child}".removeprefix("."), "module, at one of its places")
     _require_no_container(site, call.owner)
     obstacle = call.place
     if isinstance(call.owner, GraphModule):
@@ -392,8 +391,7 @@ def require_no_aliasing(survey: Survey, input_sample: Any, planned: Sequence[Sub
     # alone. The sample is run with the same activations on copies of their inputs: if the output is another, the model
     # relies on it.
     model, registry = survey.model, survey.registry
-    inplace = [row for row in planned if row.site.spec.arguments.get("inplace")]
-    if not inplace:
+    if not (inplace := [row for row in planned if row.site.spec.arguments.get("inplace")]):
         return
     on_copies = [
         replace(row, module=_OnCopies(row.site.module if row.site.kind == "module" else registry.create(row.site.spec)))

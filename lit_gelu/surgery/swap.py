@@ -306,9 +306,8 @@ def plan_swap(
         site, name = row.site, row.site.call or row.site.name
         count = None if site.calls is None else sum(call.count for call in site.calls)
         rows.append(SwappedSite(name, site.spec, spec, site.aliases, row.mechanism, row.place, count))
-    return SwapPlan(
-        survey.model, placements, tuple(rows), tuple(skipped), (*survey.notes, *_note_of_written(survey, targets))
-    )
+    notes = (*survey.notes, *_note_of_written(survey, targets))
+    return SwapPlan(survey.model, placements, tuple(rows), tuple(skipped), notes)
 
 
 def _collect_claims(survey: Survey, targets: Mapping[Any, Any]) -> list[tuple[ActivationSite, Any]]:

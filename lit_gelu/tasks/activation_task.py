@@ -313,5 +313,4 @@ def check_inputs(inputs: Tensor, is_accepted: bool, accepts: str) -> None:
 
 def check_digit_images(images: Tensor) -> None:
     """Refuse a batch that does not hold 784 pixels a sample."""
-    fits = images.ndim >= 2 and images.shape[1:].numel() == PIXELS
-    check_inputs(images, fits, "[batch, 1, 28, 28] or [batch, 784]")
+    check_inputs(images, images.ndim >= 2 and images.shape[1:].numel() == PIXELS, "[batch, 1, 28, 28] or [batch, 784]")

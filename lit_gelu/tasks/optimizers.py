@@ -27,8 +27,7 @@ class _ForeachOptimizer(Optimizer, ABC):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            pairs = [(param, param.grad) for param in group["params"] if param.grad is not None]
-            if pairs:
+            if pairs := [(param, param.grad) for param in group["params"] if param.grad is not None]:
                 params, gradients = map(list, zip(*pairs, strict=True))
                 self._update(params, gradients, group)
         return loss

@@ -279,6 +279,8 @@ BAD = {
     "a name that is none": lambda _: ("geluu", F.gelu, None),
     "a file that is missing": lambda folder: (net(nn.GELU()), folder / "no.onnx", X),
     "a number": lambda _: (3, F.gelu, None),
+    "a class": lambda _: (net(nn.GELU()), nn.GELU, X),
+    "a text that no file has as its name": lambda _: ("g" * 300, F.gelu, None),
 }
 
 

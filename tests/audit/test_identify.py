@@ -300,6 +300,12 @@ def test_uint8_is_named():
     assert "silu" in names(identify(port, QuantizedDtype(0.05, 120, 0.04, 10, signed=False)))
 
 
+def test_inputs_of_one_sign_have_no_lopsided_errors():
+    for zero_point in (0, -128):
+        scales = 0.05, zero_point, 0.05, 0
+        assert not identify(ports.quantized(ports.exact, *scales), QuantizedDtype(*scales)).notes
+
+
 # What cannot be identified
 
 

@@ -24,15 +24,15 @@ def measured(monkeypatch, tmp_path, *arguments):
 @pytest.mark.full
 def test_the_block(monkeypatch, tmp_path):
     measurements = measured(monkeypatch, tmp_path, "--only", "block")
-    assert [(found["net"], found["form"], found["batch_size"]) for found in measurements] == [
+    assert [(record["net"], record["form"], record["batch_size"]) for record in measurements] == [
         ("block", "exact", 4),
         ("block", "tanh", 4),
     ]
-    for found in measurements:
-        variants = [row["variant"] for row in found["rows"]]
+    for record in measurements:
+        variants = [row["variant"] for row in record["rows"]]
         assert variants == ["torch eager", "onnxruntime strict", "onnxruntime fast"]
-        assert all(row["error"] < 1e-5 and row["alone"] > 0 and row["in_a_row"] > 0 for row in found["rows"])
-        assert found["rows"][0]["alone_ratio"] == found["rows"][0]["in_a_row_ratio"] == 1.0  # the only PyTorch
+        assert all(row["error"] < 1e-5 and row["alone"] > 0 and row["in_a_row"] > 0 for row in record["rows"])
+        assert record["rows"][0]["alone_ratio"] == record["rows"][0]["in_a_row_ratio"] == 1.0  # the only PyTorch
 
 
 def test_forms_are_the_functions_that_they_are_called(monkeypatch, tmp_path):
@@ -51,5 +51,5 @@ def test_forms_are_the_functions_that_they_are_called(monkeypatch, tmp_path):
 @pytest.mark.gpu
 @pytest.mark.full
 def test_on_cuda(monkeypatch, tmp_path):
-    for found in measured(monkeypatch, tmp_path, "--device", "cuda"):
-        assert all(row["error"] < 0.01 for row in found["rows"])
+    for record in measured(monkeypatch, tmp_path, "--device", "cuda"):
+        assert all(row["error"] < 0.01 for row in record["rows"])

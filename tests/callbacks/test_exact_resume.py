@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from callback_helpers import SmallNet, collected_warnings, dataset, loader, quiet_trainer
+from callback_helpers import Drawing, Fails, SaveEverywhere, collected_warnings, dataset, loader, quiet_trainer
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
@@ -15,41 +15,12 @@ from lit_gelu.data import ResumableDataLoader
 from lit_gelu.errors import LitGeluError, UnsupportedRunError
 
 
-class Drawing(SmallNet):
-    """Dropout, and noise out of Python's and NumPy's generators."""
-
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        return super().training_step((x + random.random() + np.random.random(), y), batch_idx)  # noqa: NPY002
-
-    def validation_step(self, batch, batch_idx):
-        self.log("val_loss", torch.nn.functional.cross_entropy(self(batch[0]), batch[1]))
-
-
 class Early(Drawing):
     """Asks for the loader while its optimizer is set up."""
 
     def configure_optimizers(self):
         assert self.trainer.estimated_stepping_batches
         return super().configure_optimizers()
-
-
-class SaveEverywhere(Callback):
-    def __init__(self, folder):
-        self.folder = folder
-
-    def save(self, trainer, name):
-        trainer.save_checkpoint(self.folder / f"{name}{trainer.fit_loop.total_batch_idx + 1}.ckpt")
-
-    def on_train_batch_end(self, trainer, *arguments):
-        self.save(trainer, "batch")
-
-    def on_train_epoch_end(self, trainer, *arguments):
-        self.save(trainer, "epoch")
-
-    def on_validation_end(self, trainer, *arguments):
-        if not trainer.sanity_checking:
-            self.save(trainer, "validation")
 
 
 def run(folder, options, *callbacks, validated=False, ckpt_path=None, seed=3, swapped=True):
@@ -82,27 +53,14 @@ STEPS = {"max_epochs": None, "max_steps": 16}
     ],
 )
 def test_every_checkpoint_leads_to_the_same_end(tmp_path, options, validated, each):
-    whole = run(tmp_path, options, SaveEverywhere(tmp_path), validated=validated)
+    reference = run(tmp_path, options, SaveEverywhere(tmp_path), validated=validated)
     saved = sorted(tmp_path.glob("*.ckpt"))
     for number, path in enumerate(saved[::each]):
         # Another seed: what was drawn before the resume does not matter.
         resumed = run(tmp_path / path.stem, options, validated=validated, ckpt_path=path, seed=number)
-        assert resumed.losses == whole.losses[len(whole.losses) - len(resumed.losses) :], path.stem
-        for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
+        assert resumed.losses == reference.losses[len(reference.losses) - len(resumed.losses) :], path.stem
+        for (name, a), b in zip(reference.state_dict().items(), resumed.state_dict().values(), strict=True):
             assert torch.equal(a, b), (path.stem, name)
-
-
-class Fails(Callback):
-    """Raises in the sixth call of a hook."""
-
-    def __init__(self, hook):
-        self.calls = 0
-        setattr(self, hook, self.call)
-
-    def call(self, *arguments):
-        self.calls += 1
-        if self.calls == 6:
-            raise RuntimeError("as out of memory")
 
 
 @pytest.mark.parametrize(
@@ -116,15 +74,16 @@ class Fails(Callback):
 )
 def test_a_checkpoint_behind_an_error_is_exact_or_warned_of(tmp_path, monkeypatch, hook, warned):
     options = {"max_epochs": 4, "enable_checkpointing": True}
-    whole = run(tmp_path, options, validated=True)
+    reference = run(tmp_path, options, validated=True)
     saving = ModelCheckpoint(tmp_path / "saved", filename="error", save_on_exception=True, every_n_epochs=9)
     messages = []
     monkeypatch.setattr(exact_resume, "rank_zero_warn", messages.append)
+    failing = Fails(hook, RuntimeError("as out of memory"), number=6)
     with pytest.raises(RuntimeError, match="out of memory"):
-        run(tmp_path / "broken", options, Fails(hook), saving, validated=True)
+        run(tmp_path / "broken", options, failing, saving, validated=True)
     resumed = run(tmp_path / "resumed", options, validated=True, ckpt_path=tmp_path / "saved" / "error.ckpt", seed=8)
     assert any("leaves out a batch" in message for message in messages) == warned
-    assert warned or all(map(torch.equal, whole.parameters(), resumed.parameters()))
+    assert warned or all(map(torch.equal, reference.parameters(), resumed.parameters()))
 
 
 def test_a_checkpoint_that_was_tested_is_not_resumed_by_a_later_fit(tmp_path):
@@ -132,12 +91,12 @@ def test_a_checkpoint_that_was_tested_is_not_resumed_by_a_later_fit(tmp_path):
         def on_train_start(self, trainer, pl_module):
             self.seen = torch.get_rng_state()
 
-    run(tmp_path, {"max_epochs": 1}, SaveAfterTwo(tmp_path), swapped=False)
-    kept = torch.load(tmp_path / "two.ckpt", weights_only=True)["callbacks"]["ExactResume"]["ranks"][0]
+    run(tmp_path, {"max_epochs": 1}, SaveEverywhere(tmp_path), swapped=False)
+    kept = torch.load(tmp_path / "batch2.ckpt", weights_only=True)["callbacks"]["ExactResume"]["ranks"][0]
     model, note = Drawing(), Note()
     trainer = quiet_trainer(tmp_path, ExactResume(), note, max_epochs=1)
     with collected_warnings(""):
-        trainer.test(model, loader(16), ckpt_path=tmp_path / "two.ckpt", verbose=False)
+        trainer.test(model, loader(16), ckpt_path=tmp_path / "batch2.ckpt", verbose=False)
         torch.manual_seed(11)
         trainer.fit(model, loader())
     assert not torch.equal(note.seen, kept["generators"]["torch"])
@@ -172,8 +131,8 @@ def test_each_rank_goes_on_with_its_own_numbers(tmp_path):
             torch.manual_seed(trainer.global_rank)
 
     options = {"strategy": "ddp_fork", "devices": 2, "max_epochs": 2}
-    run(tmp_path / "whole", options, Apart(), Note(), SaveAfterTwo(tmp_path), swapped=False)
-    run(tmp_path / "again", options, Note(), ckpt_path=tmp_path / "two.ckpt", seed=8, swapped=False)
+    run(tmp_path / "whole", options, Apart(), Note(), SaveEverywhere(tmp_path), swapped=False)
+    run(tmp_path / "again", options, Note(), ckpt_path=tmp_path / "batch2.ckpt", seed=8, swapped=False)
     for rank in (0, 1):
         ((x, y), generator), ((x2, y2), generator2) = (
             torch.load(tmp_path / f"{name}-{rank}-2.pt") for name in ("whole", "again")
@@ -181,15 +140,6 @@ def test_each_rank_goes_on_with_its_own_numbers(tmp_path):
         assert torch.equal(x, x2)
         assert torch.equal(y, y2)
         assert torch.equal(generator, generator2)
-
-
-class SaveAfterTwo(Callback):
-    def __init__(self, folder):
-        self.folder = folder
-
-    def on_train_batch_end(self, trainer, *arguments):
-        if trainer.global_step == 2:
-            trainer.save_checkpoint(self.folder / "two.ckpt")
 
 
 DAMAGES = {

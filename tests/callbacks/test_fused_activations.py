@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from callback_helpers import SmallNet, loader, quiet_trainer
+from callback_helpers import Fails, SmallNet, loader, quiet_trainer
 from compiled_activations import compiled  # noqa: F401 - a fixture
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -25,11 +25,6 @@ class Seen(Callback):
 
     def on_train_batch_end(self, trainer, pl_module, *_):
         self.fused.append(fused_in(pl_module))
-
-
-class Stops(Callback):
-    def on_train_batch_end(self, trainer, pl_module, *_):
-        raise RuntimeError("enough")
 
 
 class GeluNet(SmallNet):
@@ -60,19 +55,19 @@ def test_what_was_fused_before_stays_fused(tmp_path):
 
 
 def test_a_run_of_small_tensors_is_bitwise_the_same(tmp_path):
-    found = []
+    records = []
     for name, callbacks in (("plain", []), ("fused", [FusedActivations()])):
         saving = ModelCheckpoint(tmp_path / name / "checkpoints", save_last=True)
         model, _ = run(tmp_path / name, saving, *callbacks, enable_checkpointing=True)
         checkpoint = torch.load(tmp_path / name / "checkpoints" / "last.ckpt", weights_only=True)
         assert not any("Fused" in key for key in checkpoint["callbacks"])
-        found.append([
+        records.append([
             model.losses,
             checkpoint["state_dict"],
             checkpoint["optimizer_states"],
             checkpoint["global_step"],
         ])
-    plain, fused = found
+    plain, fused = records
     assert plain[-1] == fused[-1] > 3
     torch.testing.assert_close(fused, plain, rtol=0, atol=0)
 
@@ -141,9 +136,9 @@ def test_activations_that_a_checkpoint_brings_are_fused(tmp_path):
 
 
 def test_an_error_leaves_the_model_as_it_was(tmp_path):
-    model = GeluNet()
+    model, failing = GeluNet(), Fails("on_train_batch_end", RuntimeError("enough"))
     with pytest.raises(RuntimeError):
-        quiet_trainer(tmp_path, FusedActivations(), Stops()).fit(model, loader())
+        quiet_trainer(tmp_path, FusedActivations(), failing).fit(model, loader())
     assert fused_in(model) == []
 
 

@@ -49,12 +49,10 @@ def test_last_step_of_every_second_epoch(tmp_path):
 
 
 def test_last_step_of_an_epoch_under_accumulation_begins_with_its_first_batch(tmp_path):
-    measure = Measure(every_n_epochs=1)
-    measured(tmp_path, measure, data=loader(40, 8), accumulate_grad_batches=2, max_epochs=1)
-    assert measure.batches == [(0, 4)]
-    measure = Measure(every_n_epochs=1)
-    measured(tmp_path, measure, data=loader(32, 8), accumulate_grad_batches=2, max_epochs=1)
-    assert measure.batches == [(0, 2)]
+    for examples, first in ((40, 4), (32, 2)):
+        measure = Measure(every_n_epochs=1)
+        measured(tmp_path, measure, data=loader(examples, 8), accumulate_grad_batches=2, max_epochs=1)
+        assert measure.batches == [(0, first)]
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from callback_helpers import SmallNet, collected_warnings, dataset, loader, logged_rows, quiet_trainer
+from callback_helpers import SmallNet, collected_warnings, loader, logged_rows, quiet_trainer
 from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import FSDPStrategy
 from swap_runs import RELU_TO_GELU
 from torch import nn
-from torch.utils.data import DataLoader
 
 from lit_gelu.callbacks import ActivationSwap, OnnxExport
 from lit_gelu.errors import ArgumentError, ExportError, ModelInputError, ParityError, UnsupportedRunError
@@ -124,21 +123,12 @@ def test_training_is_left_as_it_was(tmp_path):
     assert b[4]
 
 
-class Data(LightningDataModule):
-    def train_dataloader(self):
-        return DataLoader(dataset(), batch_size=8)
-
-    def val_dataloader(self):
-        return DataLoader(dataset(seed=1), batch_size=8)
-
-    def test_dataloader(self):
-        return DataLoader(dataset(20, seed=2), batch_size=8)
-
-
 def test_a_data_module_gives_its_test_data_and_the_modules_own_metrics(tmp_path):
-    export = OnnxExport()
+    export, data = OnnxExport(), LightningDataModule()
+    data.train_dataloader = data.val_dataloader = loader  # on the instance, as `from_datasets` has them
+    data.test_dataloader = lambda: loader(20)
     trainer = quiet_trainer(tmp_path, export, max_epochs=1)
-    trainer.fit(Exportable(), datamodule=Data())
+    trainer.fit(Exportable(), datamodule=data)
     assert export.parity.row("data").count == 20
     (metric,) = export.parity.metrics
     assert metric.name == "test_loss"
@@ -191,12 +181,12 @@ def test_two_ranks(tmp_path):
         "epoch=0.ckpt", "model.onnx", "model.parity.html", "model.parity.json", "model.parity.md"
     ]  # fmt: skip
     x = torch.randn(7, 6)
-    found = OnnxPredictor(tmp_path / "saved/model.onnx")(x).double()
-    assert (found - by_hand(tmp_path, 0, torch.relu, x)).abs().max() < 1e-5
+    outputs = OnnxPredictor(tmp_path / "saved/model.onnx")(x).double()
+    assert (outputs - by_hand(tmp_path, 0, torch.relu, x)).abs().max() < 1e-5
 
 
 def test_the_other_ranks_raise_what_rank_0_says():
-    strategy = SimpleNamespace(broadcast=lambda own: own or "UnwritablePathError: no room")
+    strategy = SimpleNamespace(broadcast=lambda error: error or "UnwritablePathError: no room")
     trainer = SimpleNamespace(fast_dev_run=False, log_dir=".", is_global_zero=False, strategy=strategy)
     with pytest.raises(ExportError):
         OnnxExport().on_fit_end(trainer, Exportable())
@@ -235,11 +225,9 @@ def test_what_would_fail_after_training_is_refused_before_it(tmp_path):
 
 
 def test_data_for_training_alone_are_no_data_to_compare_on(tmp_path):
-    class Training(LightningDataModule):
-        def train_dataloader(self):
-            return loader()
-
+    data = LightningDataModule()
+    data.train_dataloader = loader
     export, model = OnnxExport(str(tmp_path / "net.onnx")), SmallNet()
     model.example_input_array = torch.zeros(2, 6)
-    quiet_trainer(tmp_path, export).fit(model, datamodule=Training())
+    quiet_trainer(tmp_path, export).fit(model, datamodule=data)
     assert export.parity.passed

@@ -33,7 +33,7 @@ def starts(folder):
 
 
 def test_three_kills(tmp_path):
-    whole = whole_run(tmp_path, 4)
+    reference = whole_run(tmp_path, 4)
     folder = tmp_path / "killed"
     folder.mkdir()
     for kill in CHOSEN:
@@ -41,14 +41,14 @@ def test_three_kills(tmp_path):
     assert starts(folder) == [0, 0, 3]
     assert run_in_process(folder, 4, None) == 0
     assert starts(folder)[-1] == 9  # two steps before the swap that had been made already
-    assert_same_end(whole, folder)
+    assert_same_end(reference, folder)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", [0, 1])
 def test_twenty_kills_at_random_points(tmp_path, seed):
     epochs = 12
-    whole = whole_run(tmp_path, epochs, seed)
+    reference = whole_run(tmp_path, epochs, seed)
     folder = tmp_path / "killed"
     folder.mkdir()
     draw = random.Random(seed)
@@ -56,13 +56,13 @@ def test_twenty_kills_at_random_points(tmp_path, seed):
     kills = [Kill("forward", 1), *CHOSEN, Kill("swap", 1), Kill("swap", 2), Kill("swap", 2)]
     for kill in kills:
         assert run_in_process(folder, epochs, kill, seed) == -9
-    made = len(kills)
-    while made < 20:
+    count = len(kills)
+    while count < 20:
         kind = draw.choice(kinds)
         kill = Kill(kind, draw.randint(1, 2 if kind == "validation" else 6))
         code = run_in_process(folder, epochs, kill, seed)
-        assert code == -9, f"{kill} was not reached; {made} kills, from steps {starts(folder)}"
-        made += 1
+        assert code == -9, f"{kill} was not reached; {count} kills, from steps {starts(folder)}"
+        count += 1
     assert run_in_process(folder, epochs, None, seed) == 0
     assert starts(folder)[-1] < epochs * STEPS_AN_EPOCH
-    assert_same_end(whole, folder)
+    assert_same_end(reference, folder)

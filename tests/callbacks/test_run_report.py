@@ -2,22 +2,13 @@
 
 import pytest
 import torch
-from callback_helpers import SmallNet, collected_warnings, loader, logged_rows, quiet_trainer
-from lightning.pytorch import Callback
+from callback_helpers import Fails, SmallNet, collected_warnings, loader, logged_rows, quiet_trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, RunReport
 from lit_gelu.errors import ArgumentError
 from lit_gelu.files import UnwritablePathError
 from lit_gelu.surgery import NoMatchError
-
-
-class Fails(Callback):
-    def __init__(self, error):
-        self.error = error
-
-    def on_train_epoch_end(self, trainer, pl_module):
-        raise self.error
 
 
 def values(report, name):
@@ -51,15 +42,15 @@ def test_the_page_has_the_same_points_as_the_logger(run):
 
 def test_the_page_says_what_was_run_and_swapped(run):
     folder, report, trainer = run
-    found = report.report
-    assert (found.status, found.steps, found.epochs, found.title) == ("finished", 8, 2, "<b>")
-    assert [(site.name, site.at_start, site.at_end) for site in found.sites] == [
+    record = report.report
+    assert (record.status, record.steps, record.epochs, record.title) == ("finished", 8, 2, "<b>")
+    assert [(site.name, site.at_start, site.at_end) for site in record.sites] == [
         ("net.1", "relu", "gelu"),
         ("net.5", "relu", "relu"),
     ]
-    assert [(swap.step, swap.epoch) for swap in found.swaps] == [(4, 1)]
-    assert (found.optimizers[0].name, found.optimizers[0].plain) == ("AdamW", False)
-    assert found.configuration["Module"]["class"].endswith("SmallNet")
+    assert [(swap.step, swap.epoch) for swap in record.swaps] == [(4, 1)]
+    assert (record.optimizers[0].name, record.optimizers[0].plain) == ("AdamW", False)
+    assert record.configuration["Module"]["class"].endswith("SmallNet")
     assert report.written == folder / "logs" / "0" / "report.html"
     assert "<h1>&lt;b&gt;</h1>" in report.written.read_text()
     assert len(trainer.loggers) == 1
@@ -88,7 +79,7 @@ def test_training_is_the_same_to_the_bit_and_needs_no_logger(tmp_path):
 def test_a_run_that_does_not_end_well_has_a_page_that_says_so(error, ended, status, tmp_path, monkeypatch):
     monkeypatch.setattr("signal.signal", lambda *_: None)  # Lightning turns Ctrl-C off
     report, net = RunReport(str(tmp_path / "page.html")), SmallNet()
-    trainer = quiet_trainer(tmp_path, Fails(error), report)
+    trainer = quiet_trainer(tmp_path, Fails("on_train_epoch_end", error), report)
     with pytest.raises(ended):
         trainer.fit(net, loader())
     assert (report.report.status, report.report.steps) == (status, 4)
@@ -101,13 +92,9 @@ def test_a_run_that_does_not_end_well_has_a_page_that_says_so(error, ended, stat
 
 
 def test_a_run_that_is_refused_or_fails_before_its_start_leaves_no_logger_and_no_page(tmp_path):
-    class FailsEarly(Callback):
-        def on_fit_start(self, trainer, pl_module):
-            raise ZeroDivisionError
-
     for early, error in (
         (ActivationSwap({"nowhere": "gelu"}, at_step=1), NoMatchError),
-        (FailsEarly(), ZeroDivisionError),
+        (Fails("on_fit_start", ZeroDivisionError()), ZeroDivisionError),
     ):
         report, model = RunReport(), SmallNet()
         trainer = quiet_trainer(tmp_path, early, report)
@@ -121,8 +108,9 @@ def test_a_run_that_is_refused_or_fails_before_its_start_leaves_no_logger_and_no
 
 def test_the_error_of_the_run_is_raised_where_the_page_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr("lit_gelu.callbacks.run_report.page", lambda run: 1 / 0)
+    failing = Fails("on_train_epoch_end", RuntimeError("mine"))
     with collected_warnings("the page was not written") as messages, pytest.raises(RuntimeError, match="mine"):
-        quiet_trainer(tmp_path, Fails(RuntimeError("mine")), RunReport()).fit(SmallNet(), loader())
+        quiet_trainer(tmp_path, failing, RunReport()).fit(SmallNet(), loader())
     assert len(messages) == 1
 
 
@@ -157,3 +145,8 @@ def test_a_validation_behind_the_fit_is_not_the_end_of_its_curve(tmp_path):
         trainer.validate(net, loader(), verbose=False)
         assert (report.report.curve("val_loss"), report.report.findings) == (before.curve("val_loss"), before.findings)
         assert values(report.report, "after_fit/val_loss") == (expected,)
+    page, steps = (tmp_path / "page.html").read_bytes(), before.steps
+    quiet_trainer(tmp_path / "trial", report, fast_dev_run=True).fit(net, loader(), loader())
+    assert (tmp_path / "page.html").read_bytes() == page
+    quiet_trainer(tmp_path / "other", report).validate(net, loader(), verbose=False)  # it took no step
+    assert report.report.steps == steps

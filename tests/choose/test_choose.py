@@ -106,9 +106,9 @@ def test_what_fails_or_diverges_is_named_and_spoils_nothing():
     ],
 )
 def test_mistakes_are_found_before_anything_is_trained(changed, error):
-    given = {"build": ConvNet, "activations": ["gelu", "relu"], "data": Stripes(), **QUICK} | changed
+    arguments = {"build": ConvNet, "activations": ["gelu", "relu"], "data": Stripes(), **QUICK} | changed
     with mock.patch.object(training, "train_alone", **NOT_TRAINED), pytest.raises(error):
-        choose(given.pop("build"), given.pop("activations"), given.pop("data"), **given)
+        choose(arguments.pop("build"), arguments.pop("activations"), arguments.pop("data"), **arguments)
 
 
 def swapped(activation):
@@ -186,11 +186,11 @@ class AsGiven(ConvNet):
 
 @pytest.mark.parametrize("together", [True, False])
 def test_a_module_as_candidate_is_copied(together):
-    given = nn.PReLU()
-    names = {"module": given, "name": "prelu"}
+    module = nn.PReLU()
+    names = {"module": module, "name": "prelu"}
     choice = choose(AsGiven, names, Stripes(), metric="val_acc", together=together, **QUICK)
     assert "no difference" in choice.verdict[0]
-    assert given.weight.item() == 0.25
+    assert module.weight.item() == 0.25
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -208,7 +208,7 @@ def test_a_net_that_diverged_does_not_win_by_guessing(together):
         registry.register("turns_to_nan")(lambda x: x * float("nan"))
         choice = choose(ConvNet, names, MostlyZero(), metric="val_acc", together=together, **QUICK)
     assert choice.best.label == "gelu"
-    assert any(said.startswith("nan diverged with") for said in choice.verdict)
+    assert any(line.startswith("nan diverged with") for line in choice.verdict)
 
 
 class OwnOrder(LightningDataModule):
@@ -253,8 +253,8 @@ class Averages(Callback):
 def test_what_decides_is_of_the_module_at_the_end(options):
     choice = choose(ConvNet, ["gelu", "relu"], Stripes(), metric="val_loss", **QUICK | {"max_epochs": 3} | options)
     data = Stripes()
-    (found,) = quiet_trainer().validate(choice.module, data, verbose=False)
-    assert choice.best_run.value(choice.metric) == pytest.approx(found["val_loss"], rel=1e-6)
+    (metrics,) = quiet_trainer().validate(choice.module, data, verbose=False)
+    assert choice.best_run.value(choice.metric) == pytest.approx(metrics["val_loss"], rel=1e-6)
 
 
 def test_callbacks_that_serve_what_runs_do_not_have_are_left_out():
@@ -342,5 +342,5 @@ class Ignores(ConvNet):
 def test_a_module_that_makes_no_use_of_the_activation_is_noted_before_training(build, count, caplog):
     choice = choose(build, ["relu", "gelu"], Stripes(), metric="val_loss", **QUICK)
     assert sum("--swap true" in note for note in choice.notes) == count
-    said = [record.getMessage() for record in caplog.records if record.name == "lit_gelu.choose"]
-    assert said[:count] == choice.notes[:count]
+    messages = [record.getMessage() for record in caplog.records if record.name == "lit_gelu.choose"]
+    assert messages[:count] == choice.notes[:count]

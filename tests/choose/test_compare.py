@@ -136,6 +136,15 @@ def test_log_folders(kind, tmp_path):
         compare([tmp_path], metric="val_error", group="activation")
     choice = compare([tmp_path], metric="val_error", group="activation", ignore=["last step"])
     assert choice.trained == "Not paired: gelu has no run with seed 5."
+    assert "over 11 runs" in repr(choice)
+    path = tmp_path / "relu-5" / "version_0" / "hparams.yaml"
+    for other in ("optimizer: {name: sgd}", "widths: [8, 8, 8, 8, 8, 8, 9]"):  # a name of more than the run; a long one
+        for file in tmp_path.rglob("hparams.yaml"):
+            file.write_text(file.read_text() + other.replace("sgd", "adam").replace("9", "8") + "\n")
+        path.write_text(path.read_text().replace("adam", "sgd").replace("8]", "9]"))
+        with pytest.raises(ArgumentError, match=r"differ in (optimizer.name|widths) too"):
+            compare([tmp_path], metric="val_error", group="activation", ignore=["last step"])
+        path.write_text(path.read_text().replace("sgd", "adam").replace("9]", "8]"))
     (tmp_path / "relu-5" / "version_0" / "hparams.yaml").write_text("seed: [")
     with pytest.raises(DataError, match="cannot be read as settings"):
         compare([tmp_path], metric="val_error", group="activation")
@@ -157,6 +166,7 @@ def spoiled(place, **changes):
         (spoiled(0, error="2.1 %"), "error of gelu-0 is '2.1 %'"),
         (spoiled(0, error=0.021), "from 0.021 to 2.6: some values may be shares"),
         (spoiled(0, group=""), "gelu-0 has no group"),
+        (spoiled(0, group=math.nan), "gelu-0 has no group"),
         (spoiled(0, max_epochs=5), "differ in max_epochs too: 5, None"),
         ([{"activation": "gelu", "error": 2.0}], "no column or setting 'group'. There are activation, error"),
     ],

@@ -44,8 +44,8 @@ class InFitAlone(LightningDataModule):
         inner = Stripes()
         inner.setup()
         if stage == "fit":
-            whole = TensorDataset(*inner.train_set.tensors)
-            self.train_set, self.val_set = random_split(whole, [64, 32], torch.Generator().manual_seed(42))
+            samples = TensorDataset(*inner.train_set.tensors)
+            self.train_set, self.val_set = random_split(samples, [64, 32], torch.Generator().manual_seed(42))
         if stage == "test":
             self.test_set = TensorDataset(*inner.test_set.tensors)
 

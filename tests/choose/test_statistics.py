@@ -23,9 +23,9 @@ def test_the_test_and_the_interval_are_students():
 
 def test_few_seeds_have_no_interval():
     for seeds in (FEWEST_SEEDS - 1, FEWEST_SEEDS):
-        (found,) = all_differences({"a": SPREAD[:seeds], "b": NEAR[:seeds]})
-        assert (found.low is None) == (found.high is None) == (seeds < FEWEST_SEEDS)
-        assert found.p is not None
+        (pair,) = all_differences({"a": SPREAD[:seeds], "b": NEAR[:seeds]})
+        assert (pair.low is None) == (pair.high is None) == (seeds < FEWEST_SEEDS)
+        assert pair.p is not None
 
 
 @pytest.mark.parametrize("seeds", [5, 8])
@@ -33,16 +33,16 @@ def test_errors_that_differ_by_one_sample_with_every_seed_count_by_their_signs(s
     # As Lightning logs them: shares of 100 samples in float32, which are 0.01 apart but for rounding.
     wrong = [37, 36, 2, 55, 91, 13, 64, 28][:seeds]
     values = {label: (torch.tensor(wrong) / 100 - less).tolist() for label, less in {"a": 0.0, "b": 0.01}.items()}
-    (found,) = all_differences(values)
-    assert found.p == stats.binomtest(seeds, seeds).pvalue
-    assert found.is_decided == (seeds == 8)
+    (pair,) = all_differences(values)
+    assert pair.p == stats.binomtest(seeds, seeds).pvalue
+    assert pair.is_decided == (seeds == 8)
 
 
 def test_rounding_alone_is_no_difference():
     values = torch.rand(8, generator=torch.Generator().manual_seed(0)) + 1
-    (found,) = all_differences({"a": values.tolist(), "b": torch.nextafter(values, torch.tensor(9.0)).tolist()})
-    assert not found.equal
-    assert (found.p, found.is_decided) == (1, False)
+    (pair,) = all_differences({"a": values.tolist(), "b": torch.nextafter(values, torch.tensor(9.0)).tolist()})
+    assert not pair.equal
+    assert (pair.p, pair.is_decided) == (1, False)
 
 
 def test_holms_correction():
@@ -65,7 +65,7 @@ def test_false_alarms(labels):
     """Of candidates that do not differ, one comparison in twenty may say that any pair does."""
     drawn = np.random.default_rng(labels).standard_normal((200, labels, 5))
     alarms = sum(
-        any(found.is_decided for found in all_differences({str(n): list(row) for n, row in enumerate(values)}))
+        any(pair.is_decided for pair in all_differences({str(n): list(row) for n, row in enumerate(values)}))
         for values in drawn
     )
     assert alarms / len(drawn) < 0.05 + 3 * math.sqrt(0.05 * 0.95 / len(drawn))

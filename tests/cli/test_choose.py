@@ -14,8 +14,15 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from lit_gelu.choose import training
 from lit_gelu.cli.main import main
 
-OWN = """
+MODULE = """
 from choice_nets import ConvNet, OrdinaryStripes, Stripes
+
+
+class Opaque(ConvNet):
+    def __init__(self, activation: str = "relu", **kwargs):
+        options = {"width": 3}
+        options.update(kwargs)
+        super().__init__(activation, **options)
 
 
 class Ordinary(OrdinaryStripes):
@@ -46,7 +53,7 @@ trainer:
 def _own_folder(request, tmp_path, monkeypatch):
     blank_pictures.leave_blank(request, monkeypatch)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "own.py").write_text(MODULE)
     (tmp_path / "my.yaml").write_text(CONFIG)
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
@@ -89,8 +96,8 @@ class BySgd(ConvNet):
     ],
 )  # fmt: skip
 def test_runs_have_the_optimizer_of_the_command_line(tmp_path, words, schedule):
-    given = "choose --config my.yaml --activations gelu relu --seeds 2 --metric val_loss --output here"
-    assert main([*given.split(), "--together", "false", *SGD, *words]) == 0
+    command = "choose --config my.yaml --activations gelu relu --seeds 2 --metric val_loss --output here"
+    assert main([*command.split(), "--together", "false", *SGD, *words]) == 0
     plain = json.loads((tmp_path / "here/choice.json").read_text())
     for candidate in plain["candidates"]:
         for seed, value in enumerate(candidate["values"]):
@@ -99,12 +106,15 @@ def test_runs_have_the_optimizer_of_the_command_line(tmp_path, words, schedule):
 
 
 def test_from_a_configuration_to_files(tmp_path, capsys):
-    words = "choose --config my.yaml --activations gelu relu --seeds 2 --metric val_acc --output here"
+    opaque = CONFIG.replace("own.ConvNet", "own.Opaque").replace("width: 3}", "}\n  dict_kwargs: {width: 5}")
+    (tmp_path / "other.yaml").write_text(opaque.replace("    - {", "    {"))  # a single callback is no list
+    words = "choose --activations gelu relu --config other.yaml --seeds 2 --metric val_acc --output here"
     assert main([*words.split(), "--trainer.max_epochs", "1"]) == 0
     plain = json.loads((tmp_path / "here/choice.json").read_text())
     assert plain["metric"] == {"name": "val_acc", "stage": "val", "mode": "max"}
     assert [len(candidate["values"]) for candidate in plain["candidates"]] == [2, 2]
-    assert (tmp_path / "here/best.ckpt").is_file()
+    weights = torch.load(tmp_path / "here/best.ckpt", weights_only=True)["state_dict"]
+    assert len(next(iter(weights.values()))) == 5
     assert "Trained side by side" in capsys.readouterr().out
 
 

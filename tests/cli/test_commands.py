@@ -60,7 +60,7 @@ DEFAULTS = {
 
 
 @pytest.mark.parametrize(
-    ("words", "given"),
+    ("words", "options"),
     [
         ("a", {}),
         ("a --count 5 --rate 1e-3 --kind two", {"count": 5, "rate": 0.001, "kind": "two"}),
@@ -71,10 +71,10 @@ DEFAULTS = {
         ("a --json out.json", {"json": "out.json"}),
     ],
 )
-def test_words_become_arguments(words, given):
+def test_words_become_arguments(words, options):
     assert run_command("command", words.split()) == 4
     (call,) = CALLS
-    assert call == DEFAULTS | given
+    assert call == DEFAULTS | options
 
 
 @pytest.mark.parametrize("words", ["", "a --count ten", "a --kind three", "a --cuont 3", "a b", "a --names"])

@@ -95,9 +95,9 @@ def test_figures_are_those_of_the_whole_hessian(tmp_path, capsys):
     model, (x, y) = Net().eval(), Data().examples.tensors
     hessian, sizes = full_hessian(model, x, y)
     values = torch.linalg.eigvalsh(hessian)
-    found = report["eigenvalues"]
-    assert found["top_eigenvalue"]["value"] == pytest.approx(values[-1].item(), rel=1e-8)
-    assert found["smallest_eigenvalue"]["value"] == pytest.approx(values[0].item(), rel=1e-8)
+    eigenvalues = report["eigenvalues"]
+    assert eigenvalues["top_eigenvalue"]["value"] == pytest.approx(values[-1].item(), rel=1e-8)
+    assert eigenvalues["smallest_eigenvalue"]["value"] == pytest.approx(values[0].item(), rel=1e-8)
     trace = report["trace"]
     assert abs(trace["trace"] - values.sum().item()) < 4 * trace["standard_error"] + 1e-9
     assert sum(trace["by_layer"].values()) == pytest.approx(trace["trace"])

@@ -8,6 +8,8 @@ import torch
 from lit_gelu.cli import doctor
 from lit_gelu.cli.main import main
 
+WHEELS = doctor._onnxruntime_wheels
+
 
 @pytest.fixture(autouse=True)
 def sound(monkeypatch):
@@ -61,6 +63,13 @@ def test_one_fault_is_broken_and_has_a_remedy(name, value, check, gpu, monkeypat
     assert findings[check].remedy
     assert main(["doctor"]) == 1
     assert findings[check].remedy in capsys.readouterr().out
+
+
+def test_a_package_of_which_nothing_is_left(monkeypatch):
+    monkeypatch.delattr(torch.version, "cuda")
+    monkeypatch.setattr(importlib.metadata, "packages_distributions", lambda: {"onnxruntime": [None, "onnxruntime"]})
+    assert WHEELS() == ["onnxruntime"]
+    assert levels()["torch"] == "broken"
 
 
 def test_a_gpu_that_torch_cannot_use(monkeypatch):

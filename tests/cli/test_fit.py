@@ -86,8 +86,8 @@ def plain_checkpoint(tmp_path_factory):
 def test_a_checkpoint_of_a_plain_trainer(plain_checkpoint, tmp_path):
     assert main(["test", *FAST, f"--ckpt_path={plain_checkpoint}"]) == 0
     run = tmp_path / "runs/lightning_logs/version_0"
-    made = yaml.safe_load((run / "config.yaml").read_text())["model"]["init_args"]
-    assert (made["activation"], made["learning_rate"], made["keep"]) == ("elu(alpha=0.5)", 0.002, 0.75)
+    settings = yaml.safe_load((run / "config.yaml").read_text())["model"]["init_args"]
+    assert (settings["activation"], settings["learning_rate"], settings["keep"]) == ("elu(alpha=0.5)", 0.002, 0.75)
     model = MNISTClassifier.load_from_checkpoint(plain_checkpoint, map_location="cpu", weights_only=True).eval()
     data = lit_gelu.data.DigitsData()
     data.setup("test")

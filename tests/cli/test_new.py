@@ -23,10 +23,10 @@ def project(tmp_path_factory):
 
 
 def test_the_files_are_there_and_nothing_else(project):
-    found = sorted(path.relative_to(project).as_posix() for path in project.rglob("*") if path.is_file())
+    files = sorted(path.relative_to(project).as_posix() for path in project.rglob("*") if path.is_file())
     package = [f"spiral_net/{name}.py" for name in ("__init__", "data", "export", "model")]
     rest = [".gitignore", "README.md", "config.yaml", "pyproject.toml", "tests/test_project.py"]
-    assert found == sorted([*rest, *package])
+    assert files == sorted([*rest, *package])
     assert names(project.parent) == ["spiral-net"]  # no temporary folder is left
 
 
@@ -48,7 +48,7 @@ def test_what_is_there_is_left_alone(tmp_path):
 
 
 def test_what_fails_in_the_midst_leaves_nothing(tmp_path, monkeypatch):
-    def full(*given, **options):
+    def full(*arguments, **options):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pathlib.Path.write_text", full)

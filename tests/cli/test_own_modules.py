@@ -64,7 +64,8 @@ class OwnData(LightningDataModule):
         x = torch.randn(64, 3, generator=generator)
         return DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), batch_size=16)
 
-    test_dataloader = train_dataloader
+    def test_dataloader(self):
+        return [self.train_dataloader()]
 """
 LOGGED = [*FAST, "--trainer.max_epochs=1", "--trainer.log_every_n_steps=1"]
 
@@ -97,21 +98,21 @@ def test_the_whole_way_with_a_model_that_says_nothing_of_its_input(checkpoint, t
     evaluated = ["--model=own_cli_module.OwnNet", "--data=own_cli_module.OwnData", f"--ckpt_path={checkpoint}"]
     assert main(["test", *LOGGED, "--import", "own_cli_module", *evaluated]) == 0
 
-    own = ["--model", "own_cli_module.OwnNet"]
-    for given in (["--input-shape", "3"], ["--data", "own_cli_module.OwnData"]):
-        assert main(["export", checkpoint, "-o", "own.onnx", *own, *given]) == 0
+    options = ["--model", "own_cli_module.OwnNet"]
+    for inputs in (["--input-shape", "3"], ["--data", "own_cli_module.OwnData"]):
+        assert main(["export", checkpoint, "-o", "own.onnx", *options, *inputs]) == 0
         assert "parity passed" in capsys.readouterr().out
     model = sys.modules["own_cli_module"].OwnNet.load_from_checkpoint(checkpoint, weights_only=True).eval()
     assert model.hparams["activation"] == "wavy(amount=0.25)"
     rows = torch.randn(5, 3)
     assert torch.allclose(OnnxPredictor("own.onnx")(rows), model(rows), atol=1e-5)
 
-    assert main(["parity", "own.onnx", "--ckpt", checkpoint, *own, "--data", "own_cli_module.OwnData"]) == 0
-    assert main(["parity", "own.onnx", "--ckpt", checkpoint, *own, "--input-shape", "3"]) == 0
+    assert main(["parity", "own.onnx", "--ckpt", checkpoint, *options, "--data", "own_cli_module.OwnData"]) == 0
+    assert main(["parity", "own.onnx", "--ckpt", checkpoint, *options, "--input-shape", "3"]) == 0
     quick = ["--seconds", "0", "--no-compile", "--threads", "1", "--batch-sizes", "1"]
-    assert main(["bench", "own.onnx", "--ckpt", checkpoint, *own, *quick, "--input-shape", "3"]) == 0
+    assert main(["bench", "own.onnx", "--ckpt", checkpoint, *options, *quick, "--input-shape", "3"]) == 0
     figures = ["--quantities", "activations", "--json", "curvature.json"]
-    assert main(["curvature", checkpoint, *own, "--data", "own_cli_module.OwnData", *figures]) == 0
+    assert main(["curvature", checkpoint, *options, "--data", "own_cli_module.OwnData", *figures]) == 0
     assert "functional.silu" in (tmp_path / "curvature.json").read_text() or "silu" in capsys.readouterr().out
 
 
@@ -120,14 +121,14 @@ def test_a_checkpoint_with_an_activation_that_a_module_of_ones_own_registers(tmp
     registers, rest = MODULE.split("class OwnNet")[0], MODULE.replace("@activations.register", "# ")
     (tmp_path / "own_cli_module.py").write_text(rest)
     (tmp_path / "own_cli_act.py").write_text(registers)
-    own = ["--model=own_cli_module.OwnNet", "--data=own_cli_module.OwnData"]
+    options = ["--model=own_cli_module.OwnNet", "--data=own_cli_module.OwnData"]
     with activations.registry.scope():
         quick = ["--model.activation=wavy", "--trainer.limit_train_batches=1", "--trainer.limit_val_batches=1"]
-        assert main(["fit", *LOGGED, *own, *quick, "--import=own_cli_act"]) == 0
+        assert main(["fit", *LOGGED, *options, *quick, "--import=own_cli_act"]) == 0
     sys.modules.pop("own_cli_act")
     (checkpoint,) = map(str, tmp_path.rglob("*.ckpt"))
-    tested = ["test", f"--ckpt_path={checkpoint}", *LOGGED, "--trainer.limit_test_batches=1", *own]
-    for arguments in (["export", checkpoint, *own, "-o", "own.onnx"], tested):
+    tested = ["test", f"--ckpt_path={checkpoint}", *LOGGED, "--trainer.limit_test_batches=1", *options]
+    for arguments in (["export", checkpoint, *options, "-o", "own.onnx"], tested):
         capsys.readouterr()
         assert main(arguments) == 2
         assert "'wavy'" in capsys.readouterr().err

@@ -127,6 +127,14 @@ def test_weights_of_timm_by_the_name_of_its_architecture(tmp_path):
     assert main([*arguments, "test_resnet"]) == 2  # these are not its weights
 
 
+@pytest.mark.full
+def test_a_folder_of_timm_has_the_images_that_it_was_trained_on(tmp_path):
+    timm = pytest.importorskip("timm")
+    model = timm.create_model("resnet10t", in_chans=1, num_classes=3)
+    timm.models.save_for_hf(model, tmp_path, model_args={"in_chans": 1, "num_classes": 3}, safe_serialization=True)
+    assert [*open_pretrained(tmp_path).input_sample["x"].shape] == [2, 1, *model.pretrained_cfg["input_size"][1:]]
+
+
 def test_a_head_without_weights_is_refused(tmp_path):
     transformers.BertModel(transformers.BertConfig(**TEXT)).save_pretrained(tmp_path / "bert")
     with pytest.raises(ModelFileError, match=r"no weights for classifier"):
@@ -141,7 +149,8 @@ def test_a_folder_is_audited_without_a_sample(tmp_path):
 
 
 def test_parts_of_a_folder_that_are_its_own_code_or_pickled_are_refused(tmp_path):
-    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    for name in ("pytorch_model.bin", "other.safetensors"):
+        (tmp_path / name).write_bytes(b"")
     for kind, reason in (("evil.Module", "evil"), ("sentence_transformers.models.Dense", "pickled")):
         (tmp_path / "modules.json").write_text(json.dumps([{"type": kind, "path": ""}]))
         with pytest.raises(ModelFileError, match=reason):

@@ -64,7 +64,7 @@ class SwapsByItself(SwappedNet):
 class NotStrict(SwappedNet):
     strict_loading = False
 """
-OWN = ["--import=swapped_cli_module", "--model=swapped_cli_module.SwappedNet", "--data=swapped_cli_module.SwappedData"]
+ARGS = ["--import=swapped_cli_module", "--model=swapped_cli_module.SwappedNet", "--data=swapped_cli_module.SwappedData"]
 LOGGED = [*FAST, "--trainer.max_epochs=2", "--trainer.log_every_n_steps=1"]
 pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`, callbacks used to create")
 
@@ -117,7 +117,7 @@ SWAP = ["--trainer.callbacks=ActivationSwap", "--trainer.callbacks.at_step=1"]
 
 def test_it_is_measured_as_it_was_trained_with_the_callback_alone(module, capsys):
     trained(module, {"activation": "gelu"})
-    measuring = ["test", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]
+    measuring = ["test", *LOGGED, *ARGS, "--ckpt_path=swapped.ckpt"]
     assert main(measuring) == 2
     assert "ActivationSwap" in capsys.readouterr().err
     assert main([*measuring, *SWAP, "--trainer.callbacks.swaps={activation: gelu}"]) == 0
@@ -128,15 +128,15 @@ def test_it_is_measured_as_it_was_trained_with_the_callback_alone(module, capsys
 @pytest.mark.parametrize("swaps", [{"activation": "gelu"}, {"activation:silu": "mish"}])
 def test_no_command_takes_it_without_the_callback(name, swaps, module, capsys):
     trained(module, swaps, input_sample=torch.zeros(1, 3))
-    own = [option.replace(".SwappedNet", f".{name}") for option in OWN]
+    options = [option.replace(".SwappedNet", f".{name}") for option in ARGS]
     for command in ("fit", "predict"):
-        assert main([command, *LOGGED, *own, "--ckpt_path=swapped.ckpt"]) == 2
+        assert main([command, *LOGGED, *options, "--ckpt_path=swapped.ckpt"]) == 2
         assert capsys.readouterr().err.startswith("lit-gelu ")
 
 
 def test_fit_goes_on_with_the_callback(module):
     trained(module, {"activation": "gelu"})
-    going_on = ["fit", *LOGGED, *OWN, *SWAP, "--trainer.callbacks.swaps={activation: gelu}"]
+    going_on = ["fit", *LOGGED, *ARGS, *SWAP, "--trainer.callbacks.swaps={activation: gelu}"]
     assert main([*going_on, "--ckpt_path=swapped.ckpt"]) == 0
     (path,) = Path("runs").rglob("*.ckpt")
     assert torch.load(path, weights_only=True)["lit_gelu_activations"] == {"activation": "gelu"}

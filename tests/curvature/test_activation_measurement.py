@@ -36,15 +36,15 @@ class Encoder(LightningModule):
 @pytest.mark.parametrize("activation", ["gelu", "relu", nn.GELU()], ids=str)
 def test_the_fused_kernel_of_an_encoder_hides_no_activation(activation):
     model = Encoder(activation).eval()
-    found = statistics_on(model, [BATCH], registry, BATCH[0][:2])
+    report = statistics_on(model, [BATCH], registry, BATCH[0][:2])
     layer, x = model.encoder.layers[0].double(), BATCH[0].double()
     with torch.no_grad():
-        given = layer.linear1(layer.norm1(x + layer.self_attn(x, x, x)[0]))
-    bend = given.square().mul(-0.5).exp() / math.sqrt(2 * math.pi) * (2 - given.square())  # of GELU
-    (row,) = found.measured.values()
-    assert found.refused == {}
-    assert row["mean"] == pytest.approx(given.mean().item(), abs=1e-5)
-    assert row["standard_deviation"] == pytest.approx(given.std(correction=0).item(), rel=1e-4)
+        inputs = layer.linear1(layer.norm1(x + layer.self_attn(x, x, x)[0]))
+    bend = inputs.square().mul(-0.5).exp() / math.sqrt(2 * math.pi) * (2 - inputs.square())  # of GELU
+    (row,) = report.measured.values()
+    assert report.refused == {}
+    assert row["mean"] == pytest.approx(inputs.mean().item(), abs=1e-5)
+    assert row["standard_deviation"] == pytest.approx(inputs.std(correction=0).item(), rel=1e-4)
     expected = 0.0 if activation == "relu" else bend.abs().mean().item()
     assert row["mean_abs_second_derivative"] == pytest.approx(expected, rel=1e-4)
 
@@ -61,9 +61,26 @@ class PartlyUsed(Encoder):
 
 
 def test_what_is_never_called_is_refused_with_that_reason():
-    found = statistics_on(PartlyUsed(), [BATCH], registry)
-    assert list(found.measured) == list(found.gaussian) == ["act"]
-    assert found.refused["other"].startswith("it was not called")
+    report = statistics_on(PartlyUsed(), [BATCH], registry)
+    assert list(report.measured) == list(report.gaussian) == ["act"]
+    assert report.refused["other"].startswith("it was not called")
+
+
+class Scales(PartlyUsed):
+    """Writes into its batch, and into itself."""
+
+    def training_step(self, batch, index):
+        batch[0].div_(10)
+        self.seen = index
+        return super().training_step(batch, index)
+
+
+def test_neither_batches_nor_the_model_keep_what_a_step_writes():
+    batch, model = [BATCH[0].clone(), BATCH[1]], Scales()
+    report = statistics_on(model, [batch, batch], registry)
+    assert torch.equal(batch[0], BATCH[0])
+    assert not hasattr(model, "seen")
+    assert report.measured["act"]["mean"] == pytest.approx(BATCH[0].mean().item() / 10, rel=1e-4)
 
 
 def test_counts_are_those_of_a_look_back_over_all_events():

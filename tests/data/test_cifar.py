@@ -13,7 +13,7 @@ from torch import nn
 from torchvision.datasets import CIFAR100
 
 from lit_gelu.data import CIFAR10Data, CIFAR100Data
-from lit_gelu.data.cifar import AugmentedImages, ScaledPixels, held_out
+from lit_gelu.data.cifar import AugmentedImages, CentredPixels, ScaledPixels, held_out
 from lit_gelu.data.whitening import ZCAWhitening
 from lit_gelu.errors import ArgumentError
 
@@ -24,14 +24,14 @@ def as_images(array):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def archive(tmp_path_factory):
     """A folder with a file of 300 training and 120 test images, and what it holds; tests do not change it."""
     root = tmp_path_factory.mktemp("cifar100")
     return root, write_arrays(root / "cifar100.npz", 300, 120, 100)
 
 
-def test_sets_batches_and_preprocessing(made):
-    root, arrays = made
+def test_sets_batches_and_preprocessing(archive):
+    root, arrays = archive
     data = CIFAR100Data(root, batch_size=64)
     data.prepare_data()
     data.setup()
@@ -55,8 +55,8 @@ def test_the_papers_epoch_has_781_steps():
     assert len(data.train_dataloader()) == 781
 
 
-def test_held_out_images_teach_the_preprocessing_nothing(made):
-    root, arrays = made
+def test_held_out_images_teach_the_preprocessing_nothing(archive):
+    root, arrays = archive
     data = CIFAR100Data(root, validation=40)
     data.setup("fit")
     train, val = held_out(300, 40)
@@ -76,10 +76,10 @@ def test_where_files_are_looked_for(tmp_path, monkeypatch):
     monkeypatch.setenv("LIT_GELU_DATA", str(tmp_path))
     assert CIFAR100Data().arrays_file() is None
     write_arrays(tmp_path / "cifar100.npz", 6, 3, 100)
-    found = CIFAR100Data()
-    assert found.arrays_file() == tmp_path / "cifar100.npz"
-    found.raw_test_inputs()
-    assert found.hparams["arrays"] == "cifar100.npz"  # so that a log says what was read
+    module = CIFAR100Data()
+    assert module.arrays_file() == tmp_path / "cifar100.npz"
+    module.raw_test_inputs()
+    assert module.hparams["arrays"] == "cifar100.npz"  # so that a log says what was read
     write_batches(tmp_path, CIFAR100, random_arrays(7, 3, 100), monkeypatch)
     assert CIFAR100Data().arrays_file() is None
     for arguments, samples in (({}, 7), ({"arrays": "own.npz"}, 5), ({"arrays": tmp_path / "cifar100.npz"}, 6)):
@@ -103,9 +103,9 @@ def test_where_files_are_looked_for(tmp_path, monkeypatch):
         {"download": 0},
     ],
 )
-def test_refused_arguments(made, arguments):
+def test_refused_arguments(archive, arguments):
     def use():
-        data = CIFAR100Data(made[0], **arguments)
+        data = CIFAR100Data(archive[0], **arguments)
         data.setup()
         data.setup("fit")
 
@@ -121,8 +121,8 @@ def test_real_arrays_have_their_known_statistics():
     assert [len(part) for part in (data.train_set, data.val_set, data.test_set)] == [100_000, 0, 10_000]
     assert torch.bincount(data.train_set.labels).tolist() == [500] * 100
     assert torch.bincount(data.test_set.labels).tolist() == [100] * 100
-    known = torch.tensor([0.5071, 0.4865, 0.4409])
-    torch.testing.assert_close(data.preprocessing().mean.mean(dim=(1, 2)), known, rtol=0, atol=5.1e-5)
+    expected = torch.tensor([0.5071, 0.4865, 0.4409])
+    torch.testing.assert_close(data.preprocessing().mean.mean(dim=(1, 2)), expected, rtol=0, atol=5.1e-5)
     assert len(data.train_dataloader()) == 781
     assert len(data.test_dataloader()) == 20
 
@@ -202,8 +202,8 @@ def test_whitened_training_images_have_the_stated_covariance(tmp_path):
         means.append(mean)
         covariances.append((products - mean[:, None] * mean).numpy())
     variances, directions = scipy.linalg.eigh(covariances[0])
-    found = directions.T @ covariances[1] @ directions
-    np.testing.assert_allclose(found, np.diag(variances / (variances + 1e-5)), rtol=0, atol=1e-4)
+    covariance = directions.T @ covariances[1] @ directions
+    np.testing.assert_allclose(covariance, np.diag(variances / (variances + 1e-5)), rtol=0, atol=1e-4)
     assert means[1].abs().max() < 1e-4
     # Images that it was not fitted to come out with about the same deviation.
     assert white.val_set.inputs.std().item() == pytest.approx(white.train_set.inputs.std().item(), rel=0.1)
@@ -229,20 +229,15 @@ def places(samples):
     return pixels
 
 
-class AsFloat(nn.Module):
-    def forward(self, pixels):
-        return pixels.float()
-
-
 def cuts(images):
     """The rows and columns of the ones."""
     assert images.flatten(1).sum(dim=1).eq(1).all()
-    found = images.flatten(1).argmax(dim=1)
-    return found // 32, found % 32
+    index = images.flatten(1).argmax(dim=1)
+    return index // 32, index % 32
 
 
 def test_offsets_are_uniform_and_independent_and_the_second_half_is_mirrored():
-    data = AugmentedImages(places(8100), torch.zeros(8100, dtype=torch.int64), AsFloat())
+    data = AugmentedImages(places(8100), torch.zeros(8100, dtype=torch.int64), nn.Identity())
     assert len(data) == 16_200
     for first, column_of in ((0, 12), (8100, 31 - 12)):
         images, _ = data.__getitems__(list(range(first, first + 8100)))
@@ -256,26 +251,18 @@ def test_offsets_are_uniform_and_independent_and_the_second_half_is_mirrored():
             assert stats.chisquare(torch.bincount(pairs, minlength=81).numpy()).pvalue > 1e-4
 
 
-class Centre(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mean", torch.linspace(0, 1, 32).expand(3, 32, 32).clone())
-
-    def forward(self, pixels):
-        return pixels / 255 - self.mean
-
-
 def test_a_batch_against_a_loop_over_samples():
     """Preprocess, then mirror, then pad with zeros, then crop; the mean image is not symmetric, so order matters."""
     pixels = torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8)
-    data = AugmentedImages(pixels, torch.arange(6), Centre())
+    mean = torch.linspace(0, 1, 32).expand(3, 32, 32)
+    data = AugmentedImages(pixels, torch.arange(6), CentredPixels(mean))
     indices = [7, 0, 11, 5, 1]
     torch.manual_seed(3)
     images, labels = data.__getitems__(indices)
     torch.manual_seed(3)
     offsets = torch.randint(9, (2, 5))
     for row, index in enumerate(indices):
-        image = pixels[index % 6] / 255 - Centre().mean
+        image = pixels[index % 6] / 255 - mean
         image = image.flip(2) if index >= 6 else image
         assert torch.equal(images[row], slow_crop(image, *offsets[:, row].tolist()))
     assert labels.tolist() == [1, 0, 5, 5, 1]

@@ -25,7 +25,7 @@ def content(name: str) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def source(tmp_path_factory):
     """A folder with the four files unpacked; tests do not change it."""
     root = tmp_path_factory.mktemp("mnist")
     folder = root / "MNIST" / "raw"
@@ -35,8 +35,8 @@ def made(tmp_path_factory):
     return root
 
 
-def test_split_scaling_shapes_and_dtypes(made):
-    data = MNISTData(made, checksum=False)
+def test_split_scaling_shapes_and_dtypes(source):
+    data = MNISTData(source, checksum=False)
     data.prepare_data()
     data.setup()
     parts = (data.train_set, data.val_set, data.test_set)
@@ -51,8 +51,8 @@ def test_split_scaling_shapes_and_dtypes(made):
     assert len(data.train_dataloader()) == 429
 
 
-def test_all_images_train_where_none_are_held_out(made):
-    data = MNISTData(made, batch_size=64, validation=0, checksum=False)
+def test_all_images_train_where_none_are_held_out(source):
+    data = MNISTData(source, batch_size=64, validation=0, checksum=False)
     assert dict(data.hparams) == {"batch_size": 64, "validation": 0}
     data.setup("fit")
     assert torch.equal(data.train_set.labels, torch.arange(60_000) % 10)
@@ -63,11 +63,11 @@ def test_all_images_train_where_none_are_held_out(made):
         data.setup("validate")
 
 
-def test_files_of_the_right_form_with_another_content(made):
+def test_files_of_the_right_form_with_another_content(source):
     """Such as Fashion-MNIST's under MNIST's names."""
     with pytest.raises(DataError):
-        MNISTData(made).setup("test")
-    MNISTData(made, checksum=False).setup("test")
+        MNISTData(source).setup("test")
+    MNISTData(source, checksum=False).setup("test")
 
 
 DAMAGED = {
@@ -82,19 +82,19 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("labels", DAMAGED.values(), ids=DAMAGED)
-def test_damaged_files(made, tmp_path, labels):
+def test_damaged_files(source, tmp_path, labels):
     folder = tmp_path / "MNIST" / "raw"
     folder.mkdir(parents=True)
     for name in FILES[:3]:
-        (folder / name).symlink_to(made / "MNIST" / "raw" / name)
+        (folder / name).symlink_to(source / "MNIST" / "raw" / name)
     if labels is not None:
         (folder / FILES[3]).write_bytes(labels)
     with pytest.raises(DataError):
         MNISTData(tmp_path, checksum=False).setup("test")
 
 
-def test_raw_pixels_and_their_preprocessing_give_the_test_images(made):
-    data = MNISTData(made, checksum=False)
+def test_raw_pixels_and_their_preprocessing_give_the_test_images(source):
+    data = MNISTData(source, checksum=False)
     data.setup("test")
     raw = data.raw_test_inputs()
     assert raw.dtype == torch.uint8

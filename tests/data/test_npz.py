@@ -71,13 +71,13 @@ def test_a_header_that_says_what_the_file_does_not_hold(tmp_path, header):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(("compressed", "whole"), [(None, 1 << 31), (1 << 22, 1 << 31)])
-def test_sizes_that_the_archive_claims(tmp_path, compressed, whole):
+@pytest.mark.parametrize(("compressed", "size"), [(None, 1 << 31), (1 << 22, 1 << 31)])
+def test_sizes_that_the_archive_claims(tmp_path, compressed, size):
     """The sizes in the archive's directory (APPNOTE 4.3.12), which is what zipfile believes."""
     path = packed(tmp_path, numbers=npy("{'descr': '|u1', 'fortran_order': False, 'shape': (2147483520,)}"))
     content = bytearray(path.read_bytes())
     directory = content.index(b"PK\x01\x02")
-    content[directory + 24 : directory + 28] = struct.pack("<I", whole)
+    content[directory + 24 : directory + 28] = struct.pack("<I", size)
     if compressed:
         content[directory + 20 : directory + 24] = struct.pack("<I", compressed)
     path.write_bytes(content)

@@ -48,11 +48,11 @@ def test_a_run_from_the_start_has_the_order_of_a_plain_loader(options):
 @pytest.mark.parametrize("taken", [1, 4, 6])
 def test_goes_on_where_it_was_with_the_draws_of_the_data_set(taken, workers):
     seeded()
-    whole = loader(num_workers=workers)
-    batches = iter(whole)
+    reference = loader(num_workers=workers)
+    batches = iter(reference)
     for _ in range(taken):
         next(batches)
-    state, generators = whole.state_dict(), RandomState.now()
+    state, generators = reference.state_dict(), RandomState.now()
     rest = list(batches)
     seeded(5)
     resumed = loader(num_workers=workers)
@@ -158,7 +158,7 @@ def test_streams_without_a_length_are_refused():
 @pytest.mark.parametrize("of_sampler", [False, True])
 @pytest.mark.parametrize("batches", [1, 3, 4])
 def test_a_generator_of_its_own_goes_on_by_plain_data(tmp_path, of_sampler, batches):
-    def own():
+    def build():
         data, generator = range(6), torch.Generator().manual_seed(3)
         sampler = torch.utils.data.RandomSampler(data, generator=generator)
         options = {"sampler": sampler} if of_sampler else {"shuffle": True, "generator": generator}
@@ -168,11 +168,11 @@ def test_a_generator_of_its_own_goes_on_by_plain_data(tmp_path, of_sampler, batc
         while True:
             yield from map(torch.Tensor.tolist, itertools.islice(loader, len(loader)))  # as Lightning takes them
 
-    whole, resumed = own(), own()
-    order = passes(whole)
+    reference, resumed = build(), build()
+    order = passes(reference)
     for _ in range(batches):
         next(order)
-    torch.save(whole.state_dict(), tmp_path / "state.pt")
+    torch.save(reference.state_dict(), tmp_path / "state.pt")
     resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     others = passes(resumed)
     left = range(3 - batches % 3)  # of the pass, or all of the next one

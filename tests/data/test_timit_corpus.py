@@ -180,12 +180,12 @@ NO_AUDIO = {
 }
 
 
-@pytest.mark.parametrize("made", NO_AUDIO.values(), ids=NO_AUDIO)
-def test_audio_that_is_not_as_timits(tmp_path, made):
+@pytest.mark.parametrize("audio", NO_AUDIO.values(), ids=NO_AUDIO)
+def test_audio_that_is_not_as_timits(tmp_path, audio):
     path = tmp_path / "a.wav"
-    if isinstance(made, bytes):
-        path.write_bytes(made)
+    if isinstance(audio, bytes):
+        path.write_bytes(audio)
     else:
-        (write_sphere if "coding" in made else write_riff)(path, noise(1000), **made)
+        (write_sphere if "coding" in audio else write_riff)(path, noise(1000), **audio)
     with pytest.raises(DataError):
         read_audio(path)

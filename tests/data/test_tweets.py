@@ -61,20 +61,20 @@ def test_windows_of_cluster_vectors(tmp_path):
 
 
 def test_what_is_recorded_says_whose_vectors(tmp_path):
-    said = "bit paths of 50mpaths2, not the paper's vectors"
+    note = "bit paths of 50mpaths2, not the paper's vectors"
     data = TweetData("here", clusters="50mpaths2")
     assert dict(data.hparams) == {"batch_size": 16, "clusters": "50mpaths2"}
-    assert dict(data.hparams_initial) == {**data.hparams, "substitute": said}  # what loggers are given
+    assert dict(data.hparams_initial) == {**data.hparams, "substitute": note}  # what loggers are given
     assert dict(TweetData("here").hparams) == {"batch_size": 16, "vectors": "embeddings-twitter.txt"}
     assert dict(TweetData("here", vectors=tmp_path / "mine.txt").hparams) == {"batch_size": 16, "vectors": "mine.txt"}
     assert TweetData("here", vectors=tmp_path / "mine.txt").vector_file == tmp_path / "mine.txt"
 
 
 @pytest.mark.parametrize(
-    "given", [{"vectors": "vectors.txt"}, {"clusters": "clusters.txt"}, {"vectors": "sub/mine.txt"}]
+    "options", [{"vectors": "vectors.txt"}, {"clusters": "clusters.txt"}, {"vectors": "sub/mine.txt"}]
 )
-def test_a_module_is_loaded_from_its_own_checkpoint(tmp_path, monkeypatch, given):
-    data = TweetData(write_tweets(tmp_path), batch_size=2, **given)
+def test_a_module_is_loaded_from_its_own_checkpoint(tmp_path, monkeypatch, options):
+    data = TweetData(write_tweets(tmp_path), batch_size=2, **options)
     (data.folder / "sub").mkdir()
     (data.folder / "sub" / "mine.txt").write_text(VECTORS)
     monkeypatch.setenv("LIT_GELU_DATA", str(tmp_path))
@@ -90,18 +90,18 @@ def test_a_module_is_loaded_from_its_own_checkpoint(tmp_path, monkeypatch, given
 @pytest.mark.parametrize("option", ["clusters", "vectors"])
 def test_the_share_of_tokens_without_a_vector_is_said_where_it_is_large(tmp_path, option, words, share):
     """Of ten different tokens in all sets, so many have one."""
-    known = "abcdefghij"[:words]
+    tokens = "abcdefghij"[:words]
     tweets = {name: "".join(f"{token}\tO\n" for token in part) for name, part in SETS.items()}
-    vectors = "UUUNKKK 1 1\n</s> 1 -1\n" + "".join(f"{word} 2 2\n" for word in known)
-    clusters = "".join(f"01\t{word}\t40\n" for word in known)
+    vectors = "UUUNKKK 1 1\n</s> 1 -1\n" + "".join(f"{word} 2 2\n" for word in tokens)
+    clusters = "".join(f"01\t{word}\t40\n" for word in tokens)
     root = write_tweets(tmp_path, **tweets, vectors=vectors, clusters=clusters)
     data = TweetData(root, batch_size=2, **{option: f"{option}.txt"})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         data.setup()
-    said = [str(warning.message) for warning in caught]
-    assert len(said) == (share is not None)
-    assert all(f"{option}.txt' has no vector for {share} of the tweets' tokens" in text for text in said)
+    messages = [str(warning.message) for warning in caught]
+    assert len(messages) == (share is not None)
+    assert all(f"{option}.txt' has no vector for {share} of the tweets' tokens" in text for text in messages)
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n\n\n\n"])

@@ -26,11 +26,11 @@ def module(monkeypatch):
     return importlib.import_module
 
 
-def _same(found, wanted):
+def _same(line, expected):
     """Compare two lines: the words exactly, the numbers to what another processor's last digits may change."""
-    if NUMBER.split(found) != NUMBER.split(wanted):
+    if NUMBER.split(line) != NUMBER.split(expected):
         return False
-    pairs = zip(NUMBER.findall(found), NUMBER.findall(wanted), strict=True)
+    pairs = zip(NUMBER.findall(line), NUMBER.findall(expected), strict=True)
     return all(math.isclose(float(a), float(b), rel_tol=1e-5, abs_tol=1e-14) for a, b in pairs)
 
 
@@ -38,10 +38,10 @@ def _same(found, wanted):
 def test_a_page_is_not_stale(name, module):
     if name == "lowering" and not has_contrib_operator("com.microsoft::ScaledSiLU"):
         pytest.skip("the page is of an onnxruntime with every operator (1.31)")
-    found, wanted = (DOCS / f"{name}.md").read_text().splitlines(), module(f"make_{name}").page().splitlines()
-    changed = "\n".join(difflib.unified_diff(found, wanted, f"docs/{name}.md", "now", lineterm="", n=0))
-    assert len(found) == len(wanted), f"Run `make docs`.\n{changed}"
-    assert all(map(_same if name == "activations" else str.__eq__, found, wanted)), f"Run `make docs`.\n{changed}"
+    lines, expected = (DOCS / f"{name}.md").read_text().splitlines(), module(f"make_{name}").page().splitlines()
+    changed = "\n".join(difflib.unified_diff(lines, expected, f"docs/{name}.md", "now", lineterm="", n=0))
+    assert len(lines) == len(expected), f"Run `make docs`.\n{changed}"
+    assert all(map(_same if name == "activations" else str.__eq__, lines, expected)), f"Run `make docs`.\n{changed}"
 
 
 def test_the_readme_counts_architectures_as_the_record_does(module):

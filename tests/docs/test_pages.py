@@ -62,11 +62,11 @@ def pages_with_python():
 def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
     code = "\n".join(blocks(page, "python"))
     if page in FILES_OF_THE_README:
-        made = (
+        preamble = (
             "from lit_gelu.export import export_onnx; from lit_gelu.tasks import MNISTClassifier\n"
             f"export_onnx(MNISTClassifier(), {FILES_OF_THE_README[page]!r})\n"
         )
-        code = made + code
+        code = preamble + code
     script = tmp_path / "page.py"  # a file, as a swap of a call reads the source of what holds it
     script.write_text(code)
     run_warm(script, cwd=tmp_path, env={**os.environ, "LIT_GELU_PLUGINS": "0"})
@@ -101,8 +101,8 @@ def calls(text):
 @pytest.mark.parametrize("page", sorted(PAGES.keys() - {"CHANGELOG.md"}))  # which has old spellings too
 def test_every_option_of_a_page_exists(page):
     for command, options in calls(PAGES[page]):
-        known = parser_of(command)._option_string_actions.keys()
-        assert {option.replace("_", "-") for option in options} <= known, command
+        names = parser_of(command)._option_string_actions.keys()
+        assert {option.replace("_", "-") for option in options} <= names, command
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -186,10 +186,10 @@ def test_calls_of_other_threads_take_turns_and_run_without_graphs(graphs, cuda, 
 
 def test_graphs_made_under_inference_mode_can_be_used_outside(path, cuda):
     with torch.inference_mode():
-        made = CudaRunner(OnnxPredictor(path, [CPU]).session, HOST, SessionStream(cuda), (2,))
+        runner = CudaRunner(OnnxPredictor(path, [CPU]).session, HOST, SessionStream(cuda), (2,))
     x = torch.randn(2, 6)
-    torch.testing.assert_close(made({"input": x})[0], net("gelu")(x).detach(), rtol=0, atol=1e-6)
-    np.testing.assert_allclose(made.run_arrays({"input": x.numpy()})[0], net("gelu")(x).detach(), atol=1e-6)
+    torch.testing.assert_close(runner({"input": x})[0], net("gelu")(x).detach(), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(runner.run_arrays({"input": x.numpy()})[0], net("gelu")(x).detach(), atol=1e-6)
 
 
 @pytest.mark.parametrize("value", [torch.zeros(1, 6), np.zeros((1, 6), np.float32)], ids=["tensor", "array"])
@@ -220,8 +220,8 @@ def test_opening_leaves_the_threads_device_and_hands_the_stream_over(path, cuda,
     monkeypatch.setattr(
         cuda_module, "CudaRunner", lambda session, *a, **o: SimpleNamespace(runner=SimpleNamespace(session=session))
     )
-    made = OnnxPredictor(path, [(CUDA, {"use_tf32": 0})])
-    assert (made.session, made.device, cuda.device) == (session, torch.device("cuda", 1), 0)
+    model = OnnxPredictor(path, [(CUDA, {"use_tf32": 0})])
+    assert (model.session, model.device, cuda.device) == (session, torch.device("cuda", 1), 0)
 
 
 @pytest.mark.gpu

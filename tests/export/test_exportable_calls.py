@@ -39,6 +39,15 @@ def test_attention_of_any_rank_and_places_that_are_masked_all_over(tmp_path, siz
     agrees(tmp_path, Attention(is_causal=kind == "causal"), call(2), call(3), call(1))
 
 
+def test_keys_of_fewer_groups_than_queries(tmp_path):
+    class Grouped(nn.Module):
+        def forward(self, x, keys):
+            return F.gelu(F.scaled_dot_product_attention(x, keys, keys))
+
+    calls = [(torch.randn(rows, 3, 2, 5, 4), torch.randn(rows, 1, 2, 5, 4)) for rows in (2, 3)]
+    agrees(tmp_path, Grouped(), *calls)
+
+
 @pytest.mark.parametrize(
     "weight",
     [

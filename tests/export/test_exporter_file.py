@@ -153,5 +153,5 @@ def test_constants_that_are_nearly_zero_or_one_are_kept(tmp_path):
     x = torch.linspace(-1e-7, 1e-7, 24).reshape(4, 6)
     x[1] = 0  # without its epsilon NaN
     export_onnx(NearlyNothing(), path, x)
-    for found, expected in zip(OnnxPredictor(path)(x), NearlyNothing()(x), strict=True):
-        torch.testing.assert_close(found, expected, rtol=3e-7, atol=0)
+    for value, expected in zip(OnnxPredictor(path)(x), NearlyNothing()(x), strict=True):
+        torch.testing.assert_close(value, expected, rtol=3e-7, atol=0)

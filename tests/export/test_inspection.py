@@ -17,7 +17,7 @@ SAMPLE = torch.zeros(1, 6)
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory):
+def model_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("own") / "net.onnx"
     export_onnx(gelu_net(), path, SAMPLE, approximate="tanh", labels=["cat", "dog", "eel"])
     write_proof(check_parity(gelu_net(), path), path, [])
@@ -44,18 +44,18 @@ def node(operator, inputs, output, domain="", **attributes):
     return helper.make_node(operator, inputs, [output], domain=domain, **attributes)
 
 
-def test_a_file_of_ours(own):
-    found = inspect_onnx(own)
-    assert (found.file, found.size) == ("net.onnx", own.stat().st_size)
-    assert found.opsets[""] == 20
-    assert found.inputs == {"input": ("float", ("batch", 6))}
-    assert found.outputs == {"output": ("float", ("batch", 3))}
-    assert found.weights == {"float": 6 * 16 + 16 + 16 * 16 + 16 + 16 * 3 + 3}
-    assert found.operators == {"Gemm": 3, "Gelu": 2}
-    assert found.activations == {"gelu(approximate='tanh')": 2}
-    assert found.metadata.labels == ("cat", "dog", "eel")
-    assert found.metadata.parity["passed"] is True
-    assert "proof: passed" in str(found)
+def test_a_file_of_ours(model_file):
+    report = inspect_onnx(model_file)
+    assert (report.file, report.size) == ("net.onnx", model_file.stat().st_size)
+    assert report.opsets[""] == 20
+    assert report.inputs == {"input": ("float", ("batch", 6))}
+    assert report.outputs == {"output": ("float", ("batch", 3))}
+    assert report.weights == {"float": 6 * 16 + 16 + 16 * 16 + 16 + 16 * 3 + 3}
+    assert report.operators == {"Gemm": 3, "Gelu": 2}
+    assert report.activations == {"gelu(approximate='tanh')": 2}
+    assert report.metadata.labels == ("cat", "dog", "eel")
+    assert report.metadata.parity["passed"] is True
+    assert "proof: passed" in str(report)
 
 
 def test_a_file_of_others_says_what_its_operators_compute(tmp_path):
@@ -71,12 +71,12 @@ def test_a_file_of_others_says_what_its_operators_compute(tmp_path):
         node("Mul", ["relu", "half"], "y"),
     ]
     weights = [("root", 2**0.5), ("one", 1.0), ("half", 0.5)]
-    found = inspect_onnx(foreign(tmp_path / "net.onnx", nodes, weights, domain=True))
-    assert found.activations == {"gelu": 1, "gelu(approximate='sigmoid')": 1, "relu": 1}
-    assert found.operators["com.microsoft::QuickGelu"] == 1
-    assert (found.producer, found.metadata, found.quantization) == ("elsewhere 3.1", None, None)
-    assert "lit-gelu: did not write this file" in str(found)
-    assert "opset: standard 20, com.microsoft 1" in str(found)
+    report = inspect_onnx(foreign(tmp_path / "net.onnx", nodes, weights, domain=True))
+    assert report.activations == {"gelu": 1, "gelu(approximate='sigmoid')": 1, "relu": 1}
+    assert report.operators["com.microsoft::QuickGelu"] == 1
+    assert (report.producer, report.metadata, report.quantization) == ("elsewhere 3.1", None, None)
+    assert "lit-gelu: did not write this file" in str(report)
+    assert "opset: standard 20, com.microsoft 1" in str(report)
 
 
 def test_the_names_of_modules_in_a_file_from_elsewhere_are_not_read(tmp_path):
@@ -88,14 +88,14 @@ def test_the_names_of_modules_in_a_file_from_elsewhere_are_not_read(tmp_path):
     assert inspect_onnx(path).activations == {"relu": 1}
 
 
-def test_the_command(own, capsys):
-    assert main(["inspect", str(own)]) == 0
-    assert capsys.readouterr().out.strip() == str(inspect_onnx(own))
-    assert main(["inspect", str(own), "--json"]) == 0
+def test_the_command(model_file, capsys):
+    assert main(["inspect", str(model_file)]) == 0
+    assert capsys.readouterr().out.strip() == str(inspect_onnx(model_file))
+    assert main(["inspect", str(model_file), "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
     assert plain["activations"] == {"gelu(approximate='tanh')": 2}
     assert plain["metadata"]["approximate"] == "tanh"
-    assert main(["inspect", str(own.with_name("missing.onnx"))]) == 2
+    assert main(["inspect", str(model_file.with_name("missing.onnx"))]) == 2
     assert "There is no file" in capsys.readouterr().err
 
 
@@ -103,8 +103,8 @@ ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b1m\r\nproof: passed\u2028\u202e"
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_what_a_terminal_would_obey_is_shown(terminal, own, tmp_path, monkeypatch, capsys):
-    model = onnx.load(own)
+def test_what_a_terminal_would_obey_is_shown(terminal, model_file, tmp_path, monkeypatch, capsys):
+    model = onnx.load(model_file)
     entries = {entry.key: entry.value for entry in model.metadata_props}
     entries |= {"lit_gelu.labels": json.dumps([ESCAPES]), "lit_gelu.notes": json.dumps([ESCAPES])}
     entries |= {"lit_gelu.model_class": ESCAPES, "lit_gelu.parity": "{}"}

@@ -37,9 +37,9 @@ def test_the_cases_are_every_registered_activation():
 
 def test_each_site_becomes_the_operators_that_are_written_by_hand(lowered):
     _, lowering, path = lowered
-    found = operators_by_site(path)
+    operators = operators_by_site(path)
     for i, case in enumerate(CASES):
-        assert found[f"sites.{i}"] == case.operators(lowering), case.spec
+        assert operators[f"sites.{i}"] == case.operators(lowering), case.spec
 
 
 def test_nothing_but_the_recipes_is_in_the_file(lowered):

@@ -38,8 +38,8 @@ def test_a_configuration_of_the_callback_has_all_of_them():
         "dynamic_shapes": {"x": {1: "length"}},
     }  # fmt: skip
     assert values.keys() == OPTIONS.keys()
-    given = [f"--callback.{name}={str(value).replace(chr(39), chr(34))}" for name, value in values.items()]
-    words = ["--callback", "lit_gelu.callbacks.OnnxExport", *given]
+    options = [f"--callback.{name}={str(value).replace(chr(39), chr(34))}" for name, value in values.items()]
+    words = ["--callback", "lit_gelu.callbacks.OnnxExport", *options]
     parsed = vars(parser.parse_args(words).callback.init_args)
     lists = {"keep_fp32": ["Softmax"], "labels": ["cat", "dog"]}
     assert {**{name: parsed[name] for name in values}, **lists} == values
@@ -55,11 +55,11 @@ def test_the_command_line_has_all_of_them_with_their_defaults():
 
 def test_the_file_keeps_all_of_them(tmp_path):
     net = nn.Sequential(nn.Conv1d(3, 8, 1), nn.GELU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 2))
-    given = {"dtype": "fp16", "keep_fp32": ["Gemm"], "io_dtype": "fp32", "softmax": True, "labels": ["a", "b"]}
-    given["dynamic_shapes"] = {"input": {2: "time"}}
-    metadata = export_onnx(net, tmp_path / "net.onnx", torch.zeros(1, 3, 4), approximate="tanh", **given).metadata
+    options = {"dtype": "fp16", "keep_fp32": ["Gemm"], "io_dtype": "fp32", "softmax": True, "labels": ["a", "b"]}
+    options["dynamic_shapes"] = {"input": {2: "time"}}
+    metadata = export_onnx(net, tmp_path / "net.onnx", torch.zeros(1, 3, 4), approximate="tanh", **options).metadata
     assert {key.removeprefix(PREFIX) for key in metadata.to_properties()} >= OPTIONS.keys()
-    recorded = vars(ExportOptions.checked(**given, approximate="tanh"))
+    recorded = vars(ExportOptions.checked(**options, approximate="tanh"))
     assert {name: getattr(metadata, name) for name in OPTIONS} == {**recorded, "opset": 20}
     assert issubclass(FileMetadata, ExportOptions)
     kept = {entry.key: entry.value for entry in onnx.load(tmp_path / "net.onnx").metadata_props}
@@ -67,7 +67,7 @@ def test_the_file_keeps_all_of_them(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         {"approximate": "tahn"},
         {"approximate": {"1": "tanh"}},
@@ -94,11 +94,11 @@ def test_the_file_keeps_all_of_them(tmp_path):
     ],
     ids=str,
 )
-def test_options_that_do_not_exist_or_do_not_fit_are_refused_before_any_work(tmp_path, given):
+def test_options_that_do_not_exist_or_do_not_fit_are_refused_before_any_work(tmp_path, options):
     with pytest.raises(ArgumentError):
-        export_onnx(nn.GELU(), tmp_path / "net.onnx", torch.zeros(1, 4), **given)
+        export_onnx(nn.GELU(), tmp_path / "net.onnx", torch.zeros(1, 4), **options)
     with pytest.raises(ArgumentError):
-        OnnxExport(**given)
+        OnnxExport(**options)
     assert not list(tmp_path.iterdir())
 
 

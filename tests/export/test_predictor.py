@@ -291,10 +291,10 @@ print(json.dumps({"y": predictor(np.load(inputs)).tolist(), "metadata": predicto
 def test_onnxruntime_onnx_and_numpy_are_enough_to_run_a_file(path, tmp_path):
     x = torch.randn(5, 6)
     np.save(tmp_path / "x.npy", x.numpy())
-    found = json.loads(run_python(_WITHOUT_TORCH, str(path), str(tmp_path / "x.npy")).stdout)
-    np.testing.assert_allclose(found["y"], net("gelu")(x).detach(), atol=1e-6)
-    assert found["metadata"] == {entry.key: entry.value for entry in onnx.load(path).metadata_props}
-    assert found["placement"].startswith(CPU)
+    result = json.loads(run_python(_WITHOUT_TORCH, str(path), str(tmp_path / "x.npy")).stdout)
+    np.testing.assert_allclose(result["y"], net("gelu")(x).detach(), atol=1e-6)
+    assert result["metadata"] == {entry.key: entry.value for entry in onnx.load(path).metadata_props}
+    assert result["placement"].startswith(CPU)
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("bfloat16", "float64"), ("float", "float64"), ("float16", "float32")])

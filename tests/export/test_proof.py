@@ -47,15 +47,15 @@ def report():
 
 
 @pytest.fixture
-def own(tmp_path):
+def model_file(tmp_path):
     """A file of the exporter."""
     (tmp_path / "own").mkdir()
     return Path(shutil.copy(export_zoo.exported("gelu")[1], tmp_path / "own" / "own.onnx"))
 
 
-def test_a_file_of_others_is_not_changed(tmp_path, own, report):
+def test_a_file_of_others_is_not_changed(tmp_path, model_file, report):
     path = tmp_path / "others.onnx"
-    model = onnx.load(own)
+    model = onnx.load(model_file)
     model.ClearField("metadata_props")
     onnx.save(model, path)
     before = path.read_bytes()
@@ -63,7 +63,7 @@ def test_a_file_of_others_is_not_changed(tmp_path, own, report):
         write_proof(report, path, [])
     assert path.read_bytes() == before
     with pytest.raises(ArgumentError):
-        write_proof(report, own, ["pdf"])
+        write_proof(report, model_file, ["pdf"])
 
 
 def test_the_report_of_another_file_is_no_proof(tmp_path):

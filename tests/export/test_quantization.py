@@ -223,8 +223,8 @@ def test_what_cannot_be_quantised_is_refused_and_nothing_is_written(tmp_path, di
     others = onnx.load(tmp_path / "net.onnx")
     others.ClearField("metadata_props")
     onnx.save(others, tmp_path / "others.onnx")
-    beside = {"save_as_external_data": True, "location": "weights", "size_threshold": 0}
-    onnx.save(onnx.load(tmp_path / "net.onnx"), tmp_path / "beside.onnx", **beside)
+    storage = {"save_as_external_data": True, "location": "weights", "size_threshold": 0}
+    onnx.save(onnx.load(tmp_path / "net.onnx"), tmp_path / "beside.onnx", **storage)
     (tmp_path / "text.onnx").write_text("no model")
     (tmp_path / "link.onnx").symlink_to(tmp_path / "net.onnx")
     files = {"half": ArgumentError, "gelu": ArgumentError, "others": ModelFileError, "beside": ModelFileError}
@@ -236,6 +236,7 @@ def test_what_cannot_be_quantised_is_refused_and_nothing_is_written(tmp_path, di
     calls = [
         (ModelInputError, rows * np.nan, {}),
         (ModelInputError, [], {}),
+        (ModelInputError, rows[:0], {}),
         (ModelInputError, torch.randn(8, 9), {}),
         (UnwritablePathError, rows, {"output": tmp_path}),
         (ArgumentError, rows, {"output": tmp_path / "link.onnx"}),

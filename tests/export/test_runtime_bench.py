@@ -91,11 +91,11 @@ def test_given_rows_are_repeated_along_the_batch_wherever_that_is(path):
         bench(path, inputs={}, batch_sizes=[3])
     shapes = {"x": ("batch", 4), "h": (2, "batch", 3), "table": (5, 2)}
     ports = {name: Port(name, "tensor(float)", shape) for name, shape in shapes.items()}
-    given = {"x": torch.randn(2, 4), "h": torch.randn(2, 2, 3), "table": torch.randn(5, 2)}
-    found = resized(given, ports, 3)
-    assert torch.equal(found["x"], given["x"][[0, 1, 0]])
-    assert torch.equal(found["h"], given["h"][:, [0, 1, 0]])
-    assert torch.equal(found["table"], given["table"])
+    inputs = {"x": torch.randn(2, 4), "h": torch.randn(2, 2, 3), "table": torch.randn(5, 2)}
+    batch = resized(inputs, ports, 3)
+    assert torch.equal(batch["x"], inputs["x"][[0, 1, 0]])
+    assert torch.equal(batch["h"], inputs["h"][:, [0, 1, 0]])
+    assert torch.equal(batch["table"], inputs["table"])
 
 
 class Shifted(torch.nn.Module):

@@ -23,10 +23,10 @@ def path():
     return export_zoo.exported("gelu")[1]
 
 
-@pytest.mark.parametrize("given", [[(CPU, {"use_arena": 1})], [CPU, CPU], [], CPU, ["CUDA"], ["CUDAProvider"]])
-def test_lists_of_providers_that_are_refused(path, given):
+@pytest.mark.parametrize("providers", [[(CPU, {"use_arena": 1})], [CPU, CPU], [], CPU, ["CUDA"], ["CUDAProvider"]])
+def test_lists_of_providers_that_are_refused(path, providers):
     with pytest.raises(ProviderError):
-        OnnxPredictor(path, providers=given)
+        OnnxPredictor(path, providers=providers)
 
 
 def test_the_table_counts_the_files_nodes(path):
@@ -89,11 +89,11 @@ def test_nodes_on_the_cpu_are_an_error_or_a_warning_where_it_was_named(path, cud
     assert open_session(path, [CUDA, CPU]).get_providers() == [CUDA, CPU]
 
 
-@pytest.mark.parametrize("given", [[CUDA], [CUDA, CPU], [(CUDA, {"perfer_nhwc": 1})]])
-def test_a_provider_that_onnxruntime_dropped_is_an_error(path, cuda, monkeypatch, given):
+@pytest.mark.parametrize("providers", [[CUDA], [CUDA, CPU], [(CUDA, {"perfer_nhwc": 1})]])
+def test_a_provider_that_onnxruntime_dropped_is_an_error(path, cuda, monkeypatch, providers):
     monkeypatch.setattr(cuda, "works", False)
     with pytest.raises(ProviderError):
-        open_session(path, given)
+        open_session(path, providers)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,12 @@ def test_data_inside_the_folder_are_read_also_through_a_link_to_the_model(folder
     path = with_external_weights(folder, "inside.bin")
     assert read_model_file(path).external == ("inside.bin",)
     (tmp_path / "link.onnx").symlink_to(path)
-    for file in (path, tmp_path / "link.onnx"):
+    (tmp_path / "snapshot").mkdir()  # as a cache of the Hub: links to blobs whose names say nothing
+    (path.parent / "inside.bin").rename(path.parent / "blob")
+    for place in (path.parent, tmp_path / "snapshot"):
+        (place / "inside.bin").symlink_to(path.parent / "blob")
+    (tmp_path / "snapshot" / "net.onnx").symlink_to(path)
+    for file in (path, tmp_path / "link.onnx", tmp_path / "snapshot" / "net.onnx"):
         np.testing.assert_array_equal(OnnxPredictor(file, [CPU])(np.zeros(2, np.float32)), [1, 2])
 
 
@@ -213,3 +218,16 @@ def test_what_a_file_says(path):
     assert not model.sixteen_bit
     assert read_model_file(export_zoo.exported("gelu", "fp16")[1]).sixteen_bit
     assert read_model_file(export_zoo.exported("recurrent")[1]).recurrent
+
+
+def test_graphs_inside_a_function_are_looked_into(tmp_path):
+    inner = helper.make_graph([helper.make_node("LSTM", ["x"], ["y"])], "g", [], [])
+    inner.initializer.append(helper.make_tensor("half", TensorProto.FLOAT16, [1], [1.0]))
+    branch = helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=inner)
+    opset = helper.make_opsetid("", 20)
+    function = helper.make_function("own", "F", ["c"], ["y"], [branch], [opset])
+    graph = helper.make_graph([helper.make_node("F", ["c"], ["y"], domain="own")], "g", [], [])
+    own = helper.make_opsetid("own", 1)
+    onnx.save(helper.make_model(graph, functions=[function], opset_imports=[opset, own]), tmp_path / "net.onnx")
+    model = read_model_file(tmp_path / "net.onnx")
+    assert (model.recurrent, model.sixteen_bit) == (True, True)

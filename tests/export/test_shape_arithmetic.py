@@ -17,7 +17,7 @@ EMPTY = {"batch"}
 
 
 @pytest.mark.parametrize(
-    ("before", "wanted", "target"),
+    ("before", "sizes", "target"),
     [
         (["batches", "h", "w"], ["batches", "h*w"], [0, -1]),
         (["batch", "h", "w"], ["batch", "h*w"], []),  # of no values -1 is nothing, and a batch may be empty
@@ -28,12 +28,12 @@ EMPTY = {"batch"}
         ([], ["batch", "time"], []),
     ],
 )
-def test_targets_of_reshape(before, wanted, target):
-    assert reshape_target(before, wanted, EMPTY) == target
+def test_targets_of_reshape(before, sizes, target):
+    assert reshape_target(before, sizes, EMPTY) == target
 
 
 @pytest.mark.parametrize(
-    ("before", "wanted", "target"),
+    ("before", "sizes", "target"),
     [
         (["batch", 1, "time"], ["batch", 4, "time"], [1, 4, 1]),
         (["time"], [3, 2, "time"], [3, 2, 1]),
@@ -42,8 +42,8 @@ def test_targets_of_reshape(before, wanted, target):
         ([None], [None], []),
     ],
 )
-def test_targets_of_expand(before, wanted, target):
-    assert expand_target(before, wanted) == target
+def test_targets_of_expand(before, sizes, target):
+    assert expand_target(before, sizes) == target
 
 
 TEXT = """<ir_version: 10, opset_import: ["": 20, "my": 1]> g ({x}) => ({y}) <
@@ -153,6 +153,6 @@ def test_a_folded_reshape_makes_the_same_at_any_size(shapes):
         sizes = {"batch": batch, "h": h, "w": w}
         before, after = ([length(size, sizes) for size in each] for each in shapes)
         values = np.arange(math.prod(before), dtype=np.float32)
-        (found,) = run(None, {"x": values.reshape(before), "like": np.zeros(after, np.float32)})
-        assert (found == values.reshape(after)).all()
-        assert list(found.shape) == after
+        (output,) = run(None, {"x": values.reshape(before), "like": np.zeros(after, np.float32)})
+        assert (output == values.reshape(after)).all()
+        assert list(output.shape) == after

@@ -66,8 +66,8 @@ NETS = {
 
 def computed(model):
     """How often each operator makes whole numbers."""
-    whole = [node.op_type for node in model.graph if node.outputs[0].dtype == ir.DataType.INT64]
-    return dict(Counter(name for name in whole if name in ARITHMETIC))
+    integers = [node.op_type for node in model.graph if node.outputs[0].dtype == ir.DataType.INT64]
+    return dict(Counter(name for name in integers if name in ARITHMETIC))
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -38,7 +38,7 @@ def dims(path):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "shapes",
     [
         BOTH,
         {"input_ids": {"1": "sequence"}, "attention_mask": {"1": "sequence"}},
@@ -47,11 +47,11 @@ def dims(path):
         {"input_ids": {1: "sequence"}, "attention_mask": {0: Dim.AUTO, 1: "sequence"}},
     ],
 )
-def test_every_form_gives_torch_the_same(given):
+def test_every_form_gives_torch_the_same(shapes):
     call = take_apart(Tokens(), SAMPLE)
-    sizes = open_sizes(given, call, ["input_ids", "attention_mask"])
-    found = {(call.names[size.place], size.axis): (size.name, size.dim.__name__) for size in sizes}
-    assert found == {(name, axis): (size, size) for name in SAMPLE for axis, size in enumerate(["batch", "sequence"])}
+    sizes = open_sizes(shapes, call, ["input_ids", "attention_mask"])
+    axes = {(call.names[size.place], size.axis): (size.name, size.dim.__name__) for size in sizes}
+    assert axes == {(name, axis): (size, size) for name in SAMPLE for axis, size in enumerate(["batch", "sequence"])}
 
 
 def test_the_file_names_its_sizes_and_takes_any(tmp_path):
@@ -84,8 +84,8 @@ def test_image_sizes_and_names_of_torchs_hints(tmp_path):
     assert dims(path)["pixels"] == ["batch", 3, "height", "width"]
     x = torch.randn(3, 3, 5, 9)
     torch.testing.assert_close(OnnxPredictor(path)(x), model(x).detach())
-    for given in ({"pixels": {2: Dim.DYNAMIC, 3: Dim.AUTO}}, {"pixels": (Dim.AUTO, None, Dim.AUTO, Dim.DYNAMIC)}):
-        report = export_onnx(model, path, torch.randn(2, 3, 8, 6), dynamic_shapes=given)
+    for shapes in ({"pixels": {2: Dim.DYNAMIC, 3: Dim.AUTO}}, {"pixels": (Dim.AUTO, None, Dim.AUTO, Dim.DYNAMIC)}):
+        report = export_onnx(model, path, torch.randn(2, 3, 8, 6), dynamic_shapes=shapes)
         assert dims(path)["pixels"] == ["batch", 3, "pixels_2", "pixels_3"]
         assert report.metadata.dynamic_shapes == {"pixels": {2: "pixels_2", 3: "pixels_3"}}
 
@@ -150,8 +150,8 @@ def test_a_branch_where_a_size_is_one_is_named(tmp_path):
 def test_names_and_the_batch_of_ones_own(tmp_path):
     path = tmp_path / "net.onnx"
     words = Dim("words", min=2, max=64)
-    given = {"input_ids": {0: "rows", 1: words}, "attention_mask": {1: words}}
-    report = export_onnx(Tokens(), path, SAMPLE, dynamic_shapes=given)
+    shapes = {"input_ids": {0: "rows", 1: words}, "attention_mask": {1: words}}
+    report = export_onnx(Tokens(), path, SAMPLE, dynamic_shapes=shapes)
     assert dims(path) == {"input_ids": ["rows", "words"], "attention_mask": ["rows", "words"], "output": ["rows", 3]}
     assert report.metadata.dynamic_shapes == {"input_ids": {1: "words"}, "attention_mask": {1: "words"}}
     again = export_onnx(Tokens(), path, SAMPLE, dynamic_shapes=report.metadata.dynamic_shapes)
@@ -167,17 +167,17 @@ def test_nested_arguments_stand_as_in_forward_or_by_their_flat_name():
     call = take_apart(Nested(), (torch.zeros(2, 4), {"gate": [torch.zeros(2, 4)]}))
     expected = {"x": {1: "n"}, "parts_gate_0": {1: "n"}}
 
-    def found(given):
-        sizes = open_sizes(given, call, ["x", "parts", "scale"])
+    def axes(shapes):
+        sizes = open_sizes(shapes, call, ["x", "parts", "scale"])
         return [(call.names[size.place], size.axis, size.name) for size in sizes if size.axis]
 
-    for given in (({1: "n"}, {"gate": [{1: "n"}]}), {"x": {1: "n"}, "parts": {"gate": ({1: "n"},)}}, expected):
-        assert found(given) == [("x", 1, "n"), ("parts_gate_0", 1, "n")]
-    assert found(({1: "n"}, None)) == [("x", 1, "n")]
+    for shapes in (({1: "n"}, {"gate": [{1: "n"}]}), {"x": {1: "n"}, "parts": {"gate": ({1: "n"},)}}, expected):
+        assert axes(shapes) == [("x", 1, "n"), ("parts_gate_0", 1, "n")]
+    assert axes(({1: "n"}, None)) == [("x", 1, "n")]
 
 
 @pytest.mark.parametrize(
-    "given",
+    "shapes",
     [
         {"ids": {1: "n"}},
         {"input_ids": {2: "n"}},
@@ -194,15 +194,15 @@ def test_nested_arguments_stand_as_in_forward_or_by_their_flat_name():
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_refused_before_the_model_runs(tmp_path, given, monkeypatch):
+def test_what_does_not_fit_is_refused_before_the_model_runs(tmp_path, shapes, monkeypatch):
     monkeypatch.setattr(Tokens, "forward", lambda self, input_ids, attention_mask: pytest.fail("ran"))
     with pytest.raises(ArgumentError):
-        export_onnx(Tokens(), tmp_path / "net.onnx", SAMPLE, dynamic_shapes=given)
+        export_onnx(Tokens(), tmp_path / "net.onnx", SAMPLE, dynamic_shapes=shapes)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("model", "sample", "given"),
+    ("model", "sample", "shapes"),
     [
         (nn.Linear(4, 2), torch.zeros(2, 4), {"input": {1: "width"}}),
         (Tokens(), SAMPLE, {"input_ids": {1: "n"}}),
@@ -210,11 +210,11 @@ def test_what_does_not_fit_is_refused_before_the_model_runs(tmp_path, given, mon
         (nn.Linear(4, 2), torch.zeros(2, 4), {"input": {1: Dim.DYNAMIC}}),
     ],
 )
-def test_a_size_that_the_model_fixes_or_ties_is_refused(tmp_path, model, sample, given, capfd):
+def test_a_size_that_the_model_fixes_or_ties_is_refused(tmp_path, model, sample, shapes, capfd):
     path = tmp_path / "net.onnx"
     path.write_bytes(b"what was there")
     with pytest.raises(ExportError):
-        export_onnx(model, path, sample, dynamic_shapes=given)
+        export_onnx(model, path, sample, dynamic_shapes=shapes)
     assert path.read_bytes() == b"what was there"
     assert capfd.readouterr() == ("", "")
 

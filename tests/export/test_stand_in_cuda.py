@@ -81,12 +81,12 @@ def opened(libraries, folder, nets):
             warnings.simplefilter("ignore")  # of the exporter and of the libraries, on the way to the graph
             export_onnx(make().eval(), path, sample, target="ort-cuda", dynamic_shapes=sizes)
         cells += [(path, {}, {}), (path, GRAPH, {})]
-    found = stand_in_cuda.opened(libraries, cells)
-    return list(zip(found[::2], found[1::2], strict=True))
+    entries = stand_in_cuda.opened(libraries, cells)
+    return list(zip(entries[::2], entries[1::2], strict=True))
 
 
-def require_open(found, nets):
-    for (plain, graph), (_, _, _, left) in zip(found, nets, strict=True):
+def require_open(pairs, nets):
+    for (plain, graph), (_, _, _, left) in zip(pairs, nets, strict=True):
         for entry in (plain, graph):
             assert "error" not in entry, entry
             assert entry["providers"][0] == "CUDAExecutionProvider"

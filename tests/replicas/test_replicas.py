@@ -296,8 +296,8 @@ def test_a_test_goes_through_all_members():
     its = trainer()
     its.test(group, datamodule=ReplicaDataModule(Samples()), verbose=False)
     for member, value in zip(group.members, group.measured["test_loss"], strict=True):
-        (found,) = trainer().test(member, datamodule=Samples(), verbose=False)
-        assert float(value) == pytest.approx(found["test_loss"], abs=1e-6)
+        (metrics,) = trainer().test(member, datamodule=Samples(), verbose=False)
+        assert float(value) == pytest.approx(metrics["test_loss"], abs=1e-6)
 
 
 def test_callbacks_of_lightning_see_a_group(tmp_path):

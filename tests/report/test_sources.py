@@ -59,8 +59,8 @@ def test_a_file_says_what_its_proof_found(tmp_path):
     assert exported_file(path).proof == "none"
     for seed, proof in ((0, "passed"), (1, "failed")):
         write_proof(check_parity(gelu_net(seed=seed), path, input_sample=torch.zeros(2, 6), strict=False), path, [])
-        found = exported_file(path)
-        assert (found.proof, found.provider, found.activations) == (proof, "CPUExecutionProvider", {"gelu": 2})
+        record = exported_file(path)
+        assert (record.proof, record.provider, record.activations) == (proof, "CPUExecutionProvider", {"gelu": 2})
     path.write_bytes(b"no model")
     assert (exported_file(path).proof, exported_file(tmp_path / "none").proof) == ("unreadable", "unreadable")
 

@@ -12,8 +12,8 @@ def site(folder, **pages):
 
 @pytest.mark.parametrize("target", ["gone.html", "b.html#gone", "#gone", "/gone.html", "folder/"])
 def test_what_is_broken(tmp_path, target):
-    found = check(site(tmp_path, index=f'<a href="{target}">x</a>', b=""))
-    assert found.broken == (f"index.html: {target}",)
+    report = check(site(tmp_path, index=f'<a href="{target}">x</a>', b=""))
+    assert report.broken == (f"index.html: {target}",)
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,10 @@ def go(browser, address):
 def until(ready):
     """Wait for what the page does, and return it."""
     end = time.monotonic() + WAIT
-    while not (found := ready()):
+    while not (value := ready()):
         assert time.monotonic() < end, "the page did not come so far"
         time.sleep(0.05)
-    return found
+    return value
 
 
 def all_of(driver, selector):
@@ -57,10 +57,10 @@ def scheme_of(driver):
 
 
 def test_no_link_is_broken_and_nothing_comes_from_elsewhere(site):
-    found = check(site)
-    assert found.checked > 5000
-    assert found.broken == ()
-    assert found.fetched == ()
+    report = check(site)
+    assert report.checked > 5000
+    assert report.broken == ()
+    assert report.fetched == ()
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_no_page_is_wider_than_a_phone(go, site, address):
 def test_axe_finds_nothing_serious(go, axe, page, scheme):
     driver = go(page, scheme)
     driver.execute_script(axe)
-    found = driver.execute_async_script(
+    violations = driver.execute_async_script(
         "const done = arguments[arguments.length - 1];"
         "axe.run().then((result) => done(result.violations.map((v) => [v.impact, v.id, v.nodes.map((n) => n.html)])))"
     )
-    assert [violation for violation in found if violation[0] in {"serious", "critical"}] == []
+    assert [violation for violation in violations if violation[0] in {"serious", "critical"}] == []

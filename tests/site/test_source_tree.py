@@ -12,5 +12,5 @@ def _leaves(part):
 def test_every_page_of_the_repository_is_in_the_menu_once():
     names = [place(path, start=False).as_posix() for path in pages(ROOT)]
     others = ["gallery/index.md", "gallery/a.md", "reference/index.md"]
-    found = _leaves(menu(names, others[:2], others[2:], explorer=True))
-    assert sorted(found) == sorted([*names, *others, "explorer/index.html"])
+    leaves = _leaves(menu(names, others[:2], others[2:], explorer=True))
+    assert sorted(leaves) == sorted([*names, *others, "explorer/index.html"])

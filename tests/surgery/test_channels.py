@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torchvision.models.resnet import BasicBlock
 
 from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationArgumentError
@@ -21,18 +22,6 @@ ZEROS = torch.zeros(2, 4, dtype=torch.float64)
 
 def create(spec=SWISH):
     return activations.create(spec)
-
-
-class Block(nn.Module):
-    """A residual block as torchvision registers one: one activation, used twice, after bn1."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv1, self.bn1, self.relu = nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.ReLU()
-        self.conv2, self.bn2 = nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)
-
-    def forward(self, x):
-        return self.relu(self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x))))))
 
 
 @pytest.mark.parametrize(
@@ -63,13 +52,13 @@ def test_the_same_parent_comes_first():
 
 
 def test_a_swap_infers_and_the_report_names_the_number():
-    model = nn.Sequential(Block(), nn.Flatten(), nn.Linear(8, 5), nn.ReLU())
+    model = nn.Sequential(BasicBlock(8, 8), nn.Flatten(), nn.Linear(8, 5), nn.ReLU())
     report = surgery.swap(model, {"0.relu": GAUSSIAN, "3": {"name": "swish", "channels": "infer", "learnable": True}})
     assert [str(row.new) for row in report.rows] == [
         "gaussian_gelu(channels=8, learnable=True, mu=0.5)",
         "swish(channels=5, learnable=True)",
     ]
-    assert model(torch.zeros(2, 3, 1, 1)).shape == (2, 5)
+    assert model(torch.zeros(2, 8, 1, 1)).shape == (2, 5)
     again = surgery.swap(model, {"3": SWISH})
     assert (len(again), len(again.skipped)) == (0, 1)  # it is that already
     report.undo()
@@ -160,13 +149,13 @@ def test_a_model_that_has_not_seen_a_batch():
 
 @pytest.mark.parametrize("move", [{"dtype": torch.bfloat16}, {"device": "meta"}], ids=["dtype", "device"])
 def test_channels_from_what_is_loaded_are_where_the_model_is(move):
-    def made():
+    def build():
         return nn.Sequential(nn.Linear(4, 5), create())
 
-    saved = made()
+    saved = build()
     infer_channels_(saved)
     assert set(saved.state_dict()) == {"0.weight", "0.bias", "1.log_scale"}
-    loaded = made().to(**move)
+    loaded = build().to(**move)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*meta parameter.*no-op")
         loaded.load_state_dict(saved.state_dict())

@@ -73,10 +73,10 @@ def test_every_function_of_the_registry_is_seen_at_the_operators(function, spec)
 
     report = coverage(Calls(), torch.randn(2, 4))
     (seen,) = [row.spec for row in (*report.sites, *report.outside) if row.calls]
-    wanted = activations.registry.resolve(spec)
-    assert seen.name == wanted.name
+    expected = activations.registry.resolve(spec)
+    assert seen.name == expected.name
     assert {key: value for key, value in seen.arguments.items() if key not in {"inplace", "num_parameters"}} == (
-        wanted.arguments
+        expected.arguments
     )
 
 

@@ -152,7 +152,7 @@ class Enumerated(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("made", "sample"),
+    ("build", "sample"),
     [
         (lambda: Residual(nn.Linear(4, 4), nn.Linear(4, 4)), X),
         (Enumerated, X),
@@ -160,8 +160,8 @@ class Enumerated(nn.Module):
         (Held, None),  # of the others nothing is a site without a sample
     ],
 )
-def test_a_new_child_becomes_no_layer(made, sample):
-    model = made()
+def test_a_new_child_becomes_no_layer(build, sample):
+    model = build()
     before, children = model(X), list(model.children())
     with pytest.raises(SwapError):
         surgery.swap(model, {"*": "silu"}, sample)
@@ -205,11 +205,11 @@ class InTraining(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("made", "target"), [(Alias, "a"), (Alias, "a#0"), (InTraining, "*")], ids=["module", "one call", "in training"]
+    ("build", "target"), [(Alias, "a"), (Alias, "a#0"), (InTraining, "*")], ids=["module", "one call", "in training"]
 )
-def test_an_input_that_is_used_again(made, target):
+def test_an_input_that_is_used_again(build, target):
     with pytest.raises(SwapError):
-        surgery.swap(made(), {target: "leaky_relu(negative_slope=0.0)"}, X)
+        surgery.swap(build(), {target: "leaky_relu(negative_slope=0.0)"}, X)
 
 
 def test_the_other_call_of_a_module_may_be_swapped():

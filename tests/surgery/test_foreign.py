@@ -19,8 +19,8 @@ NOT_ACTIVATIONS = {"ClassInstantier", "XIELUActivation"}  # a table; parameters 
 def classes():
     for library in (transformers_activations, timm_activations, activations_me):
         for name, cls in vars(library).items():
-            own = inspect.isclass(cls) and cls.__module__ == library.__name__
-            if own and issubclass(cls, nn.Module) and name not in NOT_ACTIVATIONS:
+            local = inspect.isclass(cls) and cls.__module__ == library.__name__
+            if local and issubclass(cls, nn.Module) and name not in NOT_ACTIVATIONS:
                 yield pytest.param(cls, id=f"{library.__name__}.{name}")
 
 

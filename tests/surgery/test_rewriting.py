@@ -60,9 +60,9 @@ def test_source_that_is_not_what_runs_or_not_there_is_not_rewritten(tmp_path):
     path = tmp_path / "changing_net.py"
     text = "import torch.nn.functional as F\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
     path.write_text(text + "        return F.gelu(x)\n")
-    found = importlib.util.spec_from_file_location("changing_net", path)
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    spec = importlib.util.spec_from_file_location("changing_net", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     path.write_text(text + "        y = x + 1\n        return F.gelu(y)\n")
     scope = {"F": F, "nn": nn}
     exec("class Net(nn.Module):\n    def forward(self, x):\n        return F.gelu(x)\n", scope)

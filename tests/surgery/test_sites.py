@@ -117,8 +117,8 @@ def test_samples_of_every_form_and_a_failing_one():
 def test_activations_of_training_alone_are_found_and_told_apart():
     model = nets.InTraining()
     sites = surgery.find_sites(model, X)
-    found = {site.name: [(call.count, call.training_only) for call in site.calls] for site in sites}
-    assert found == {"act": [(1, False)], "auxiliary": [(1, True)], ":gelu": [(1, True)]}
+    calls = {site.name: [(call.count, call.training_only) for call in site.calls] for site in sites}
+    assert calls == {"act": [(1, False)], "auxiliary": [(1, True)], ":gelu": [(1, True)]}
     assert str(next(site for site in sites if site.name == ":gelu").calls[0]).endswith("1 time, in training alone")
     report = surgery.coverage(model, X)
     assert report.counts() == {"relu": 1}

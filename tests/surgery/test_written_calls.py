@@ -43,8 +43,8 @@ class Net(nn.Module):
 @pytest.mark.parametrize("cls", nets.REWRITTEN)
 def test_they_are_the_sites_that_a_sample_finds(cls):
     model = nn.Sequential(cls())
-    found = {site.name.partition("#")[0] for site in surgery.find_sites(model, SAMPLE) if site.kind == "call"}
-    assert {call.name for call in Survey(model, None, activations.registry).written_calls()} == found
+    names = {site.name.partition("#")[0] for site in surgery.find_sites(model, SAMPLE) if site.kind == "call"}
+    assert {call.name for call in Survey(model, None, activations.registry).written_calls()} == names
 
 
 @pytest.mark.parametrize(

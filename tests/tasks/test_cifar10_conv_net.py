@@ -92,8 +92,8 @@ def transcribed(params, images, activation, statistics=None):
         dims = [0, *range(2, values.ndim)]
         mean, variance = next(taken) if statistics else (values.mean(dims), values.var(dims, correction=0))
         shape = (1, -1, *[1] * (values.ndim - 2))
-        whole = (values - mean.reshape(shape)) / (variance.reshape(shape) + 1e-4).sqrt()
-        return whole * scale.reshape(shape) + shift.reshape(shape)
+        outputs = (values - mean.reshape(shape)) / (variance.reshape(shape) + 1e-4).sqrt()
+        return outputs * scale.reshape(shape) + shift.reshape(shape)
 
     values = images
     for index, padding in enumerate((1, 1, 1, 1, 1, 1, 0, 0, 0)):

@@ -96,12 +96,12 @@ def test_samples_without_a_class_count_nowhere():
     torch.manual_seed(0)
     model, images = MNISTClassifier("relu", hidden_layers=1).eval(), torch.rand(6, 784)
     labels = torch.tensor([1, -100, 2, -100, -100, 3])
-    found = model.sample_values(images, labels)
+    figures = model.sample_values(images, labels)
     kept = model.sample_values(images[labels >= 0], labels[labels >= 0])
-    assert {name: value.tolist() for name, value in found.items()} == {
+    assert {name: value.tolist() for name, value in figures.items()} == {
         name: pytest.approx(value.tolist()) for name, value in kept.items()
     }
-    assert found["loss"].mean().item() == pytest.approx(model.mean_loss(images, labels).item())
+    assert figures["loss"].mean().item() == pytest.approx(model.mean_loss(images, labels).item())
 
 
 class Saves(MNISTClassifier):
@@ -149,12 +149,12 @@ class Many(LightningDataModule):
 def test_the_means_are_those_of_the_outputs(precision):
     torch.manual_seed(0)
     model, data = MNISTClassifier("relu", hidden_layers=1), Many()
-    (found,) = quiet_trainer(precision=precision).test(model, datamodule=data, verbose=False)
+    (metrics,) = quiet_trainer(precision=precision).test(model, datamodule=data, verbose=False)
     images, labels = data.samples.tensors
     dtype = model.output.weight.dtype
     assert dtype == {"bf": torch.bfloat16, "16": torch.float16, "32": torch.float32, "64": torch.float64}[precision[:2]]
     with torch.no_grad():
         logits = torch.cat([model.eval()(part.to(dtype)) for part in images.split(30)]).double()
-    assert found["test_error"] == pytest.approx((logits.argmax(1) != labels).double().mean().item(), abs=2e-3)
+    assert metrics["test_error"] == pytest.approx((logits.argmax(1) != labels).double().mean().item(), abs=2e-3)
     loss = torch.nn.functional.cross_entropy(logits, labels).item()
-    assert found["test_loss"] == pytest.approx(loss, rel=1e-5 if precision[:2] in {"32", "64"} else 2e-3)
+    assert metrics["test_loss"] == pytest.approx(loss, rel=1e-5 if precision[:2] in {"32", "64"} else 2e-3)

@@ -41,13 +41,13 @@ def trained_a_step(name, activation, folder):
 
 def operators(path):
     """Operators of the graph and of what it calls, subgraphs included."""
-    model, found = onnx.load(path), set()
+    model, names = onnx.load(path), set()
     graphs = [model.graph, *model.functions]
     while graphs:
         for node in graphs.pop().node:
-            found.add(node.op_type)
+            names.add(node.op_type)
             graphs += [attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH]
-    return found
+    return names
 
 
 def test_every_task_is_exported_here():

@@ -59,12 +59,12 @@ def test_against_a_transcription_in_float64():
     noise_robustness(recorder, (inputs, labels), levels, draws=draws, seed=7)
     expected = []
     for i, level in enumerate(levels):
-        found = []
+        rows = []
         for batch in recorder.seen[i * draws : (i + 1) * draws]:
             noisy = batch.numpy().astype(np.float64)
             assert np.abs(noisy - inputs.numpy()).max() <= level + 1e-6
-            found.append(by_hand(net, noisy, labels.numpy()))
-        expected.append(np.array(found))
+            rows.append(by_hand(net, noisy, labels.numpy()))
+        expected.append(np.array(rows))
     assert curves.levels == tuple(levels)
     assert curves.error == pytest.approx([e[:, 0].mean() for e in expected], abs=1e-12)
     assert curves.loss == pytest.approx([e[:, 1].mean() for e in expected], rel=1e-5)

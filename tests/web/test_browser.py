@@ -41,9 +41,9 @@ def browser_outputs(page, site, pixels, url="/model.onnx", backend="wasm", threa
     return np.array(logits), np.array(probabilities), where, used
 
 
-def check(found, folder, pixels, preprocessing):
+def check(outputs, folder, pixels, preprocessing):
     """Compare with onnxruntime in Python and with PyTorch, whose distance from float64 sets the limit."""
-    logits, probabilities, *_ = found
+    logits, probabilities, *_ = outputs
     model = MNISTClassifier.load_from_checkpoint(folder / "classifier.ckpt", map_location="cpu", weights_only=True)
     model.eval()
     images = preprocessing(pixels)
@@ -67,9 +67,9 @@ def check(found, folder, pixels, preprocessing):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_thousand_digits(page, digits, threads):
     _, folder = digits
-    found = browser_outputs(page, folder / "site", thousand_digits(), threads=threads)
-    assert found[2:] == ("WebAssembly", threads)  # threads take the isolation that the server's headers give
-    check(found, folder, thousand_digits(), DigitsData().preprocessing())
+    outputs = browser_outputs(page, folder / "site", thousand_digits(), threads=threads)
+    assert outputs[2:] == ("WebAssembly", threads)  # threads take the isolation that the server's headers give
+    check(outputs, folder, thousand_digits(), DigitsData().preprocessing())
 
 
 @pytest.mark.realdata
@@ -77,8 +77,8 @@ def test_a_thousand_digits_of_mnist(browser, tmp_path):
     pixels = MNISTData().raw_test_inputs()[:1000]
     with web_pages.served(tmp_path, "--data", "mnist", "--epochs", "1") as address:
         browser.open(address)
-        found = browser_outputs(browser, tmp_path / "site", pixels)
-        check(found, tmp_path, pixels, MNISTData().preprocessing())
+        outputs = browser_outputs(browser, tmp_path / "site", pixels)
+        check(outputs, tmp_path, pixels, MNISTData().preprocessing())
         right = 0
         for digit, strokes in web_pages.DIGITS.items():
             browser.element("clear").click()
@@ -94,8 +94,8 @@ def test_webgpu(digits):
         page.open(address)
         if not page.run("return Boolean(await navigator.gpu?.requestAdapter())"):
             pytest.skip("Chromium offers no WebGPU adapter here, not even its software one")
-        found = browser_outputs(page, folder / "site", thousand_digits(), backend="webgpu")
-        check(found, folder, thousand_digits(), DigitsData().preprocessing())
+        outputs = browser_outputs(page, folder / "site", thousand_digits(), backend="webgpu")
+        check(outputs, folder, thousand_digits(), DigitsData().preprocessing())
         page.run(CHOOSE, "webgpu")
         assert "WebGPU, with parts of the graph" in page.element("where").text  # the bytes are cast on the CPU
         page.draw(web_pages.DIGITS[0])

@@ -42,8 +42,8 @@ def means_by_integral(ink, left, top, cell_width, cell_height, cells):
 def test_means_over_cells(page, grid):
     ink = blob(0)
     names = ("left", "top", "cellWidth", "cellHeight")
-    found = call(page, "cellMeans", ink, dict(zip(names, grid, strict=True)), 13)
-    assert np.allclose(np.reshape(found, (13, 13)), means_by_integral(ink, *grid, 13), atol=1e-9)
+    means = call(page, "cellMeans", ink, dict(zip(names, grid, strict=True)), 13)
+    assert np.allclose(np.reshape(means, (13, 13)), means_by_integral(ink, *grid, 13), atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

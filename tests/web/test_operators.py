@@ -77,11 +77,11 @@ def files(digits):
 
 
 @torch.no_grad()
-def breaches(found):
+def breaches(results):
     """Return what is farther from float64 than twice PyTorch's float32 is, where that is above 1e-5."""
     far = []
     for name, (_, specs) in FILES.items():
-        outputs = np.reshape(found[name][1], (64, len(specs), 64))
+        outputs = np.reshape(results[name][1], (64, len(specs), 64))
         for i, spec in enumerate(specs):
             values = inputs(1)[:, 0]
             single = activations.create(spec)(values).double().numpy()
@@ -103,6 +103,6 @@ def test_webgpu(digits, files):
         page.open(digits[0])
         if not page.run("return Boolean(await navigator.gpu?.requestAdapter())"):
             pytest.skip("Chromium offers no WebGPU adapter here, not even its software one")
-        found = page.run(RUN, list(FILES), "webgpu")
-    assert breaches(found) == []
-    assert {name for name, (whole, _) in found.items() if not whole} == {"selu", "celu"}
+        results = page.run(RUN, list(FILES), "webgpu")
+    assert breaches(results) == []
+    assert {name for name, (on_gpu, _) in results.items() if not on_gpu} == {"selu", "celu"}

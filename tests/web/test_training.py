@@ -31,10 +31,10 @@ def test_levels_of_a_bar():
     """A bar 2 wide and 12 high with its round ends: cells of 1.5, of which it covers two thirds of two columns."""
     import drawn
 
-    found = drawn.levels(one_stroke(5.0, 1.0, 5.0, 11.0, 2.0))[0, 0]
-    assert found.shape == (8, 8)
-    assert found[1:-1, 3:5].unique().tolist() == [11]  # 16 * 2 / 3
-    assert found[:, :3].sum() == found[:, 5:].sum() == 0
+    levels = drawn.levels(one_stroke(5.0, 1.0, 5.0, 11.0, 2.0))[0, 0]
+    assert levels.shape == (8, 8)
+    assert levels[1:-1, 3:5].unique().tolist() == [11]  # 16 * 2 / 3
+    assert levels[:, :3].sum() == levels[:, 5:].sum() == 0
 
 
 def test_drawings_stand_beside_the_scanned_digits():

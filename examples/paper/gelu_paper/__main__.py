@@ -23,9 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0 if all is done, 1 if something is missing, 2 after a mistake in the arguments or the files, 130 after Ctrl-C.
     """
-    given = build_parser().parse_args(arguments)
+    command = build_parser().parse_args(arguments)
     try:
-        code: int = given.function(given)
+        code: int = command.function(command)
     except LitGeluError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -84,9 +84,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def list_experiments(given: argparse.Namespace) -> int:
+def list_experiments(command: argparse.Namespace) -> int:
     """Print the experiments of a preset."""
-    request = Request(given.preset, tuple(given.only))
+    request = Request(command.preset, tuple(command.only))
     for experiment in request.experiments():
         rates = ", ".join(f"{rate:g}" for rate in experiment.learning_rates)
         rates = rates or f"from {experiment.learning_rate_from}"
@@ -100,7 +100,7 @@ def list_experiments(given: argparse.Namespace) -> int:
     return 0
 
 
-def run_grid(given: argparse.Namespace) -> int:
+def run_grid(command: argparse.Namespace) -> int:
     """Make runs."""
     # Heavy imports: `list` and mistakes do without.
     from gelu_paper.engines import by_processes, by_ray
@@ -108,31 +108,31 @@ def run_grid(given: argparse.Namespace) -> int:
     from gelu_paper.training import RunOptions
 
     request = Request(
-        given.preset,
-        tuple(given.only),
-        tuple(given.arms),
-        tuple(given.seeds),
-        given.precision,
-        given.epochs,
-        given.tweet_clusters,
+        command.preset,
+        tuple(command.only),
+        tuple(command.arms),
+        tuple(command.seeds),
+        command.precision,
+        command.epochs,
+        command.tweet_clusters,
     )
-    folder = _results(given)
-    if given.dry_run:
+    folder = _results(command)
+    if command.dry_run:
         for experiment in request.experiments():
             groups, _ = missing_runs(request.cells(experiment), records_of(folder))
             searched = experiment.learning_rate_from
             print(f"{experiment.name}: {f'as {searched} decides' if searched else len(groups)} to be trained")
         return 0
-    if given.threads < 1 or (given.workers is not None and given.workers < 1):
+    if command.threads < 1 or (command.workers is not None and command.workers < 1):
         raise ArgumentError("--workers and --threads: give integers of at least 1.")
-    root = None if given.data_root is None else str(Path(given.data_root).absolute())
-    options = RunOptions(root, given.accelerator, given.threads)
+    root = None if command.data_root is None else str(Path(command.data_root).absolute())
+    options = RunOptions(root, command.accelerator, command.threads)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = given.workers or (cores if given.accelerator == "cpu" else 1)
+    workers = command.workers or (cores if command.accelerator == "cpu" else 1)
     engine = partial(by_processes, options=options, workers=workers)
-    if given.engine == "ray":
-        gpus = given.gpus if given.accelerator == "cuda" else 0
-        engine = partial(by_ray, options=options, workers=workers, address=given.ray_address, gpus=gpus)
+    if command.engine == "ray":
+        gpus = command.gpus if command.accelerator == "cuda" else 0
+        engine = partial(by_ray, options=options, workers=workers, address=command.ray_address, gpus=gpus)
     tally = GridRunner(request, folder, engine, root).run()
     for name, reason in [*tally.missing.items(), *tally.failed.items()]:
         print(f"{name}: {reason}", file=sys.stderr)
@@ -140,54 +140,54 @@ def run_grid(given: argparse.Namespace) -> int:
         f"{tally.finished} runs were finished before, {tally.trained} trained, {tally.copied} identical to others, "
         f"{len(tally.failed)} failed; data of {len(tally.missing)} experiments are missing; results in {folder}"
     )
-    return int(bool(tally.failed) or (bool(tally.missing) and not given.skip_missing))
+    return int(bool(tally.failed) or (bool(tally.missing) and not command.skip_missing))
 
 
-def write_tables(given: argparse.Namespace) -> int:
+def write_tables(command: argparse.Namespace) -> int:
     """Print tables, or write those of a page."""
     from gelu_paper.page import with_blocks
     from gelu_paper.records import read_records
-    from gelu_paper.tables import LEGEND, tables, to_csv
+    from gelu_paper.tables import LEGEND, Table, tables, to_csv
     from lit_gelu.files import write_atomically
 
-    check_names("experiment", given.only, EXPERIMENTS)
-    records = read_records(_results(given))
-    if given.page is not None:
-        page = Path(given.page)
+    check_names("experiment", command.only, EXPERIMENTS)
+    records = read_records(_results(command))
+    if command.page is not None:
+        page = Path(command.page)
         text = with_blocks(page.read_text(encoding="utf-8"), records)
         with write_atomically(page) as temporary:
             temporary.write_text(text, encoding="utf-8", newline="\n")
         return 0
-    made = tables(records, given.only, given.of)
-    print(to_csv(made) if given.format == "csv" else "\n\n".join([*(table.to_markdown() for table in made), LEGEND]))
-    return int(not made)
+    selection = tables(records, command.only, command.of)
+    print(to_csv(selection) if command.format == "csv" else "\n\n".join([*map(Table.to_markdown, selection), LEGEND]))
+    return int(not selection)
 
 
-def write_figures(given: argparse.Namespace) -> int:
+def write_figures(command: argparse.Namespace) -> int:
     """Draw figures."""
     from gelu_paper.drawing import write
     from gelu_paper.figures import FIGURES, draw
     from gelu_paper.records import read_records
 
-    results = _results(given)
-    records = read_records(results) if given.numbers != [1] else []
-    folder = Path(given.output) if given.output else (results if results.is_dir() else results.parent) / "figures"
+    results = _results(command)
+    records = read_records(results) if command.numbers != [1] else []
+    folder = Path(command.output) if command.output else (results if results.is_dir() else results.parent) / "figures"
     missing = []
-    for number in sorted(given.numbers or FIGURES):
-        figure = draw(number, records, published=given.published)
+    for number in sorted(command.numbers or FIGURES):
+        figure = draw(number, records, published=command.published)
         if figure is None:
             missing.append(number)
         else:
-            path = folder / f"figure_{number}.{given.format}"
+            path = folder / f"figure_{number}.{command.format}"
             write(figure, path)
             print(f"wrote {path}")
     for number in missing:
         print(f"figure {number} ({FIGURES[number]}) is not drawn: there are no runs of it", file=sys.stderr)
-    return int(bool(missing and given.numbers))
+    return int(bool(missing and command.numbers))
 
 
-def _results(given: argparse.Namespace) -> Path:
-    return Path(given.results or f"runs/paper/{given.preset}")
+def _results(command: argparse.Namespace) -> Path:
+    return Path(command.results or f"runs/paper/{command.preset}")
 
 
 if __name__ == "__main__":

@@ -71,8 +71,8 @@ def expand(
     cells = []
     for seed in [seed for seed in range(experiment.seeds) if not seeds or seed in seeds]:
         for arm in [name for name in experiment.arms if not arms or name in arms]:
-            own = experiment.arms[arm].settings
-            settings = experiment.settings if own is None else own
+            arm_settings = experiment.arms[arm].settings
+            settings = experiment.settings if arm_settings is None else arm_settings
             rates = experiment.learning_rates
             if experiment.learning_rate_from is not None:
                 rates = tuple(rate for name, rate in (learning_rates or {}).items() if name == arm)
@@ -84,9 +84,9 @@ def expand(
 
 def check_configuration(cell: Cell, record: RunRecord) -> None:
     """Refuse to take a finished run for a cell that is another run of the same name."""
-    if found := differences(record.config, json.loads(json.dumps(cell.config))):
+    if text := differences(record.config, json.loads(json.dumps(cell.config))):
         raise ArgumentError(
-            f"The run {cell.key!r} is in the results with another configuration ({found}). Give another folder "
+            f"The run {cell.key!r} is in the results with another configuration ({text}). Give another folder "
             "(--results), or delete the record's line to make the run again."
         )
 

@@ -223,8 +223,8 @@ def check_same_protocol(cells: Sequence[Cell], records: Iterable[RunRecord]) -> 
         varied = {*cell.setting, *record.setting}
         one = {"preset": record.preset, **protocol(record.config, {}, varied)}
         other = {"preset": cell.preset, **protocol(cell.config, {}, varied)}
-        if found := differences(one, other):
+        if text := differences(one, other):
             raise ArgumentError(
-                f"The results have runs of {cell.experiment} by another protocol ({found}; the run {record.key!r}). "
+                f"The results have runs of {cell.experiment} by another protocol ({text}; the run {record.key!r}). "
                 "Give another folder (--results): no table can show both."
             )

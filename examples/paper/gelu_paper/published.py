@@ -50,7 +50,7 @@ NUMBERS: tuple[PublishedNumber, ...] = (
 
 # The paper also names the wide residual network's own error. It is no arm: that net was trained for 200 epochs with
 # another block, schedule and augmentation, so it is named below the table and belongs in no difference.
-NUMBERS_BESIDE: tuple[PublishedNumber, ...] = (
+OTHER_NUMBERS: tuple[PublishedNumber, ...] = (
     PublishedNumber(
         "cifar100",
         "relu",
@@ -112,11 +112,11 @@ def _curves(
 ) -> list[PublishedCurve]:
     """Return one curve of a figure, experiment and quantity for each arm; ``None`` where the axis ends below it."""
     figure, experiment, curve = place
-    found = []
+    curves = []
     for arm, row in arms.items():
         points = tuple((epoch, value) for epoch, value in zip(epochs, row, strict=True) if value is not None)
-        found.append(PublishedCurve(figure, experiment, arm, curve, points, setting or {}, learning_rate))
-    return found
+        curves.append(PublishedCurve(figure, experiment, arm, curve, points, setting or {}, learning_rate))
+    return curves
 
 
 _MNIST_EPOCHS = (5.0, 10.0, 20.0, 30.0, 40.0, 50.0)

@@ -77,17 +77,17 @@ class RunRecord:
             DataError: If it is no record.
         """
         try:
-            given = json.loads(line)
-            is_known = given["schema"] in range(1, SCHEMA + 1)
-            values = {part.name: given[part.name] for part in fields(cls) if part.name in given}
-            values["curves"] = {name: Curve(**_sequences(curve)) for name, curve in given["curves"].items()}
-            if given["robustness"] is not None:
-                values["robustness"] = Robustness(**_sequences(given["robustness"]))
+            content = json.loads(line)
+            is_accepted = content["schema"] in range(1, SCHEMA + 1)
+            values = {part.name: content[part.name] for part in fields(cls) if part.name in content}
+            values["curves"] = {name: Curve(**_sequences(curve)) for name, curve in content["curves"].items()}
+            if content["robustness"] is not None:
+                values["robustness"] = Robustness(**_sequences(content["robustness"]))
             record = cls(**values | {"schema": SCHEMA})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DataError(f"It is no record of a run ({type(error).__name__}: {error}).") from None
-        if not is_known:
-            raise DataError(f"It is a record of schema {given['schema']!r}; accepted: 1 to {SCHEMA}.")
+        if not is_accepted:
+            raise DataError(f"It is a record of schema {content['schema']!r}; accepted: 1 to {SCHEMA}.")
         return record
 
 
@@ -165,10 +165,10 @@ def check_one_protocol(records: Iterable[RunRecord]) -> None:
         first = firsts.setdefault(record.experiment, record)
         varied = {*first.setting, *record.setting}
         one, other = (protocol(run.config, run.data, varied) for run in (first, record))
-        found = differences({"preset": first.preset, **one}, {"preset": record.preset, **other})
-        if found:
+        text = differences({"preset": first.preset, **one}, {"preset": record.preset, **other})
+        if text:
             raise DataError(
-                f"{first.key!r} and {record.key!r} are runs of different protocols ({found}), which have no median in "
+                f"{first.key!r} and {record.key!r} are runs of different protocols ({text}), which have no median in "
                 "common. Keep the runs of each in a folder of its own (--results)."
             )
 
@@ -184,15 +184,15 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 
 def _leaves(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for name, value in tree.items():
-        found |= _leaves(value, f"{path}{name}.") if isinstance(value, Mapping) else {path + name: value}
-    return found
+        leaves |= _leaves(value, f"{path}{name}.") if isinstance(value, Mapping) else {path + name: value}
+    return leaves
 
 
-def _sequences(given: Mapping[str, list[float | None]]) -> dict[str, tuple[float, ...]]:
+def _sequences(lists: Mapping[str, list[float | None]]) -> dict[str, tuple[float, ...]]:
     """Return columns of numbers of one length, NaN where JSON has ``null``."""
-    columns = {name: tuple(math.nan if x is None else float(x) for x in values) for name, values in given.items()}
+    columns = {name: tuple(math.nan if x is None else float(x) for x in values) for name, values in lists.items()}
     if len({len(values) for values in columns.values()}) > 1:
         raise ValueError(f"columns {', '.join(columns)} are not of one length")
     return columns

@@ -98,7 +98,7 @@ def median_curve(runs: Sequence[RunRecord], name: str) -> pd.DataFrame | None:
     if not columns:
         return None
     index = max(columns.values(), key=len).index
-    whole = {}
+    arrays = {}
     for run in runs:
         column = columns.get(run.key, pd.Series(dtype=float))
         if run.status == "diverged":
@@ -108,8 +108,8 @@ def median_curve(runs: Sequence[RunRecord], name: str) -> pd.DataFrame | None:
                 f"{run.key!r} was measured at other epochs or levels than the runs with other seeds: there is no "
                 f"median of {name}. Repeat the runs in another folder."
             )
-        whole[run.key] = column.to_numpy()
-    values = pd.DataFrame(whole, index=index).fillna(math.inf)
+        arrays[run.key] = column.to_numpy()
+    values = pd.DataFrame(arrays, index=index).fillna(math.inf)
     return pd.DataFrame({"median": values.median(axis=1), "low": values.min(axis=1), "high": values.max(axis=1)})
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from gelu_paper.experiments import EXPERIMENTS, LEARNING_RATE, Experiment, preset
 from gelu_paper.labels import labels_of
-from gelu_paper.published import NUMBERS_BESIDE, published_curve, published_number
+from gelu_paper.published import OTHER_NUMBERS, published_curve, published_number
 from gelu_paper.records import RunRecord
 from gelu_paper.results import Choice, choices, curve_values
 from lit_gelu.errors import ArgumentError
@@ -59,8 +59,8 @@ class Table:
             empty = {name for name in columns if all(row[name] == "-" for row in rows)}
             spread = _SPREAD if self.frame["runs"].max() == 1 else ()
             columns = [name for name in columns if name not in {*common, *empty, *spread, "difference"}]
-            said = [text if name in _TEXTS else f"{name} {text}" for name, text in common.items() if name not in empty]
-            head = f"All rows: {'; '.join(said)}." if said else ""
+            facts = [text if name in _TEXTS else f"{name} {text}" for name, text in common.items() if name not in empty]
+            head = f"All rows: {'; '.join(facts)}." if facts else ""
         lines = [columns, ["---" if name in _TEXTS else "---:" for name in columns]]
         lines += [[row[name] for name in columns] for row in rows]
         parts = [
@@ -93,20 +93,20 @@ def tables(records: Sequence[RunRecord], only: Sequence[str] = (), kind: str = "
     if len(presets) > 1:
         raise ArgumentError(f"Runs of the presets {', '.join(sorted(presets))} given; a table shows one.")
     experiments = EXPERIMENTS | preset(presets.pop()) if presets else {}
-    found = []
+    selection = []
     for name, experiment in experiments.items():
         chosen = choices(experiment, records) if not only or name in only else []
         rows = list(_rows(experiment, chosen, kind))
         if rows:
-            found.append(_table(experiment, [choice for choice, _ in rows], [row for _, row in rows]))
-    return found
+            selection.append(_table(experiment, [choice for choice, _ in rows], [row for _, row in rows]))
+    return selection
 
 
-def to_csv(found: Iterable[Table]) -> str:
+def to_csv(selection: Iterable[Table]) -> str:
     """Return one line a row, numbers unrounded, errors as shares."""
     frames = [
         table.frame.drop(columns="printed").assign(experiment=table.experiment.name, labels="; ".join(table.labels))
-        for table in found
+        for table in selection
     ]
     return pd.concat(frames).to_csv(index=False, lineterminator="\n") if frames else ""
 
@@ -135,7 +135,7 @@ def _rows(experiment: Experiment, chosen: Sequence[Choice], kind: str) -> list[t
     if kind != "noise":
         raise ArgumentError(f"kind={kind!r} given; accepted: {', '.join(KINDS)}.")
     rows = []
-    for level in sorted({level for choice in chosen for run in choice.runs for level in _whole_levels(run)}):
+    for level in sorted({level for choice in chosen for run in choice.runs for level in _integer_levels(run)}):
         for choice in chosen:
             values = [run.robustness.error[run.robustness.levels.index(level)] for run in choice.runs if run.robustness]
             if values:
@@ -144,7 +144,7 @@ def _rows(experiment: Experiment, chosen: Sequence[Choice], kind: str) -> list[t
     return rows
 
 
-def _whole_levels(run: RunRecord) -> list[float]:
+def _integer_levels(run: RunRecord) -> list[float]:
     levels = () if run.robustness is None else run.robustness.levels
     return [level for level in levels if level and level == int(level)]
 
@@ -223,7 +223,7 @@ def _table(experiment: Experiment, chosen: Sequence[Choice], rows: Sequence[Mapp
     notes += dict.fromkeys(f"published: {row['source']}" for row in rows if row["source"])
     notes += [
         f"{number.source}: {number.printed} %, no arm of this table"
-        for number in NUMBERS_BESIDE
+        for number in OTHER_NUMBERS
         if number.experiment == experiment.name
     ]
     labels = labels_of(run for choice in chosen for run in choice.runs)

@@ -39,7 +39,7 @@ def digits(monkeypatch):
 
 
 @pytest.fixture
-def made():
+def record_of():
     """Return a function that makes records without training: curves by name, one value an epoch."""
 
     def record(seed=0, arm="gelu", rate=1e-3, experiment="mnist", keep=1.0, status="finished", noise=None, **curves):

@@ -94,7 +94,7 @@ def test_missing_data_are_a_failure_unless_they_may_be_skipped(capsys, tmp_path)
 
 
 def test_an_interruption_has_its_exit_code(monkeypatch):
-    def interrupt(given):
+    def interrupt(arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "list_experiments", interrupt)

@@ -38,8 +38,8 @@ RUNS = {
 @pytest.mark.parametrize("name", PAPER)
 def test_the_protocol_is_the_papers(name):
     experiment = EXPERIMENTS[name]
-    found = experiment.epochs, experiment.seeds, experiment.data_args["batch_size"], experiment.learning_rates
-    assert found == PAPER[name]
+    protocol = experiment.epochs, experiment.seeds, experiment.data_args["batch_size"], experiment.learning_rates
+    assert protocol == PAPER[name]
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -108,7 +108,7 @@ def test_what_there_is_not_is_refused(wrong):
         Request(**{"preset": "full", **wrong}).experiments()
 
 
-def test_a_search_is_made_before_what_it_is_for_and_with_all_its_seeds():
+def test_a_search_comes_before_what_it_is_for_and_with_all_its_seeds():
     request = Request("full", ("cifar10",), ("gelu",), seeds=(2,))
     search, main = request.experiments()
     assert (search.name, main.name) == ("cifar10_search", "cifar10")

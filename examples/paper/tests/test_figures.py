@@ -49,15 +49,15 @@ def test_published_points_are_marked_where_the_axes_reach(kept):
         ]
 
     assert marks(False) == []
-    known = [
+    points = [
         point
         for arm in ARMS
         for keep in (1.0, 0.5)
         for name in ("train_loss", "val_loss")
         for point in published_curve("mnist", arm, name, {"keep": keep}, 1e-3).points
     ]
-    assert set(marks(True)) <= set(known)
-    assert len(marks(True)) > len(known) / 2
+    assert set(marks(True)) <= set(points)
+    assert len(marks(True)) > len(points) / 2
 
 
 def test_figure_3_shows_accuracy_in_per_cent_and_the_loss(kept):
@@ -81,9 +81,9 @@ def test_each_learning_rate_of_the_autoencoder_has_its_panel(kept):
         assert tuple(line.get_ydata()) == run.curves["test_loss"].value
 
 
-def test_curves_that_diverged_have_gaps_and_errors_are_in_per_cent(made):
-    runs = [made(0, "gelu", 1e-3, "cifar10", None, train_error=[0.5, 0.2], test_error=[0.5, 0.25])]
-    runs += [made(0, "relu", 1e-3, "cifar10", None, train_error=[0.5], test_error=[0.5], status="diverged")]
+def test_curves_that_diverged_have_gaps_and_errors_are_in_per_cent(record_of):
+    runs = [record_of(0, "gelu", 1e-3, "cifar10", None, train_error=[0.5, 0.2], test_error=[0.5, 0.25])]
+    runs += [record_of(0, "relu", 1e-3, "cifar10", None, train_error=[0.5], test_error=[0.5], status="diverged")]
     lines = {line.get_label(): list(line.get_ydata()) for line in draw(6, runs).axes[0].lines}
     assert lines["gelu test_error"] == [50.0, 25.0]
     assert lines["relu test_error"] == [50.0]
@@ -95,14 +95,14 @@ def test_a_figure_without_runs_is_none_and_one_that_there_is_not_is_refused(kept
         draw(8, kept)
 
 
-def test_runs_that_do_not_fit_together_are_not_drawn(made):
-    runs = [made(0, train_loss=[1], val_loss=[1], val_error=[1], test_error=[1])]
-    runs += [made(1, train_loss=[1, 1], val_loss=[1, 1], val_error=[1, 1], test_error=[1, 1])]
+def test_runs_that_do_not_fit_together_are_not_drawn(record_of):
+    runs = [record_of(0, train_loss=[1], val_loss=[1], val_error=[1], test_error=[1])]
+    runs += [record_of(1, train_loss=[1, 1], val_loss=[1, 1], val_error=[1, 1], test_error=[1, 1])]
     with pytest.raises(DataError):
         draw(2, runs)
 
 
-def test_what_must_be_said_stands_in_the_figure(kept):
+def test_remarks_stand_in_the_figure(kept):
     texts = [text.get_text() for text in draw(4, kept).texts]
     assert "ended after 60 of 250 epochs" in texts
     assert "Single runs." in texts

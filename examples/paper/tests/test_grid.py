@@ -25,11 +25,11 @@ from lit_gelu.errors import ArgumentError, MissingExtraError, UnsupportedRunErro
 GELU, RELU, COPY = "mnist/gelu/keep=1/lr=0.001/seed=0", "mnist/relu/keep=1/lr=0.001/seed=0", "phi_quality"
 
 
-def here(cells, made=None):
+def here(cells, keys=None):
     """An engine that trains in this process, and notes what it trains."""
     for cell in cells:
-        if made is not None:
-            made.append(cell.key)
+        if keys is not None:
+            keys.append(cell.key)
         yield cell, train(cell, RunOptions())
 
 
@@ -41,40 +41,40 @@ def without_times(record):
     return replace(record, started="", seconds=0.0)
 
 
-def test_two_runs_are_made_and_the_identical_one_of_another_experiment_is_copied(digits, tmp_path):
-    made = []
-    tally = run(tmp_path, partial(here, made=made))
+def test_two_runs_are_trained_and_the_identical_one_of_another_experiment_is_copied(digits, tmp_path):
+    keys = []
+    tally = run(tmp_path, partial(here, keys=keys))
     records = records_of(tmp_path)
-    assert made == [GELU, RELU]
+    assert keys == [GELU, RELU]
     assert (tally.finished, tally.trained, tally.copied) == (0, 2, 1)
     (copy,) = [record for key, record in records.items() if key.startswith(COPY)]
     assert (copy.shared_from, copy.curves, copy.robustness) == (GELU, records[GELU].curves, None)
     assert records[GELU].robustness is not None
 
 
-def test_what_is_finished_is_not_made_again(digits, tmp_path):
+def test_what_is_finished_is_not_trained_again(digits, tmp_path):
     run(tmp_path, arms=("gelu",), only=("mnist",))
     before = (tmp_path / RECORDS_FILE).read_bytes()
-    made = []
-    tally = run(tmp_path, partial(here, made=made))
-    assert made == [RELU]
+    keys = []
+    tally = run(tmp_path, partial(here, keys=keys))
+    assert keys == [RELU]
     assert (tally.finished, tally.trained, tally.copied) == (1, 1, 1)
     assert (tmp_path / RECORDS_FILE).read_bytes().startswith(before)
-    assert run(tmp_path, partial(here, made=made)).finished == 3
-    assert made == [RELU]
+    assert run(tmp_path, partial(here, keys=keys)).finished == 3
+    assert keys == [RELU]
 
 
-def test_a_line_that_a_kill_cut_off_is_made_again(digits, tmp_path):
+def test_a_line_that_a_kill_cut_off_is_trained_again(digits, tmp_path):
     run(tmp_path, only=("mnist",))
     file = tmp_path / RECORDS_FILE
-    whole = records_of(tmp_path)
+    records = records_of(tmp_path)
     file.write_bytes(file.read_bytes()[:-20])
-    made = []
-    run(tmp_path, partial(here, made=made), only=("mnist",))
-    assert made == [RELU]
+    keys = []
+    run(tmp_path, partial(here, keys=keys), only=("mnist",))
+    assert keys == [RELU]
     again = records_of(tmp_path)
     assert {key: without_times(one) for key, one in again.items()} == {
-        key: without_times(one) for key, one in whole.items()
+        key: without_times(one) for key, one in records.items()
     }
 
 
@@ -103,7 +103,7 @@ def test_experiments_whose_data_are_missing_are_left_out(digits, monkeypatch, tm
     [{"epochs": 2}, {"task_args": {**DIGITS.task_args, "hidden_layers": 3}}, {"data_args": {"batch_size": 64}}],
     ids=str,
 )
-def test_runs_of_two_protocols_are_not_made_in_one_folder(digits, change, monkeypatch, tmp_path):
+def test_runs_of_two_protocols_do_not_share_a_folder(digits, change, monkeypatch, tmp_path):
     run(tmp_path, only=("mnist",), arms=("gelu",))
     monkeypatch.setattr(request, "preset", lambda name: {"mnist": replace(DIGITS, **change)})
     with pytest.raises(ArgumentError):
@@ -136,11 +136,11 @@ class TestSearch:
     """CIFAR-10's learning rate is chosen on held-out images, then the net is trained on all."""
 
     @pytest.fixture
-    def engine(self, made):
+    def engine(self, record_of):
         def train_by_table(cells):
             for cell in cells:
                 value = {1e-3: 0.3, 1e-4: 0.2, 1e-5: 0.4}[cell.learning_rate]
-                shape = made(experiment="cifar10_search", keep=None, val_error=[value], test_error=[value])
+                shape = record_of(experiment="cifar10_search", keep=None, val_error=[value], test_error=[value])
                 status = "diverged" if cell.arm == "elu" else "finished"
                 keys = {"key": cell.key, "experiment": cell.experiment, "arm": cell.arm, "seed": cell.seed}
                 config = json.loads(json.dumps(cell.config))
@@ -178,8 +178,8 @@ class TestSearch:
 
 def test_processes_make_what_this_process_makes(tmp_path):
     cells = [cell_of("gelu"), cell_of("relu")]
-    found = {cell.key: without_times(record) for cell, record in by_processes(cells, RunOptions(), workers=2)}
-    assert found == {cell.key: without_times(train(cell, RunOptions())) for cell in cells}
+    records = {cell.key: without_times(record) for cell, record in by_processes(cells, RunOptions(), workers=2)}
+    assert records == {cell.key: without_times(train(cell, RunOptions())) for cell in cells}
 
 
 def test_an_error_in_a_process_is_handed_on():
@@ -250,20 +250,20 @@ def test_ray_makes_what_this_process_makes_and_hands_errors_on():
     model = {"class_path": "lit_gelu.tasks.Nothing", "init_args": {}}
     broken = replace(cells[0], key="broken", config={**cells[0].config, "model": model})
     outcomes = by_ray([*cells, broken], RunOptions(), workers=2, address=None, gpus=0)
-    found = {cell.key: outcome for cell, outcome in outcomes}
-    assert isinstance(found.pop("broken"), AttributeError)
-    assert {key: without_times(one) for key, one in found.items()} == {
+    results = {cell.key: outcome for cell, outcome in outcomes}
+    assert isinstance(results.pop("broken"), AttributeError)
+    assert {key: without_times(one) for key, one in results.items()} == {
         cell.key: without_times(train(cell, RunOptions())) for cell in cells
     }
 
 
 @pytest.mark.ray
-def test_a_cluster_that_is_not_there_is_said():
+def test_a_cluster_that_is_not_there_is_an_error():
     with pytest.raises(UnsupportedRunError):
         next(by_ray([cell_of("gelu")], RunOptions(), workers=1, address="ray-nowhere", gpus=0))
 
 
-def test_without_ray_it_is_said_what_to_install(monkeypatch):
+def test_without_ray_the_extra_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError):
         next(by_ray([cell_of("gelu")], RunOptions(), workers=1, address=None, gpus=0))
@@ -276,9 +276,9 @@ def test_the_first_of_identical_runs_measures_all_that_any_of_them_does():
     assert (first, second, copies) == (noisy, plain, [])
 
 
-def test_a_search_is_decided_by_its_validation_errors(made):
+def test_a_search_is_decided_by_its_validation_errors(record_of):
     runs = [
-        made(rate=rate, experiment="cifar10_search", keep=None, val_error=[error], test_error=[1 - error])
+        record_of(rate=rate, experiment="cifar10_search", keep=None, val_error=[error], test_error=[1 - error])
         for rate, error in ((1e-3, 0.3), (1e-4, 0.2), (1e-5, 0.4))
     ]
     asked = Request("full", ("cifar10",), ("gelu",))

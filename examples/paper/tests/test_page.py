@@ -25,11 +25,11 @@ def test_the_page_is_not_stale(kept):
 
 def test_a_block_is_written_anew_and_the_rest_stays(kept):
     page = "before\n<!-- gelu_paper: tweets results -->\nold\n<!-- end -->\nafter\n"
-    found = with_blocks(page, kept)
-    assert found.startswith("before\n<!-- gelu_paper: tweets results -->\n")
-    assert found.endswith("\n<!-- end -->\nafter\n")
-    assert "old" not in found
-    assert "| 12.75 |" in found
+    text = with_blocks(page, kept)
+    assert text.startswith("before\n<!-- gelu_paper: tweets results -->\n")
+    assert text.endswith("\n<!-- end -->\nafter\n")
+    assert "old" not in text
+    assert "| 12.75 |" in text
     assert with_blocks(page, []).count("No runs yet.") == 1
 
 
@@ -49,8 +49,8 @@ def test_every_arm_has_all_of_its_seeds():
     for run in RUNS:
         key = (run["experiment"], run["arm"], tuple(run["setting"].items()), run["learning_rate"])
         seeds[key].add(run["seed"])
-    for (experiment, *_), found in seeds.items():
-        assert found == ({0} if experiment == "autoencoder" else {0, 1, 2, 3, 4})
+    for (experiment, *_), numbers in seeds.items():
+        assert numbers == ({0} if experiment == "autoencoder" else {0, 1, 2, 3, 4})
 
 
 def chosen(experiment, arm, **setting):
@@ -70,12 +70,12 @@ def errors(experiment, arm, **setting):
 
 def losses(arm, keep, epoch=50.0):
     """Return the training losses of MNIST's runs after so many epochs."""
-    found = []
+    values = []
     for run in chosen("mnist", arm, keep=keep):
         curve = run["curves"]["train_loss"]
         (place,) = [place for place, passed in enumerate(curve["epoch"]) if abs(passed - epoch) < 1e-6]
-        found.append(curve["value"][place])
-    return found
+        values.append(curve["value"][place])
+    return values
 
 
 def errors_under_noise(arm, level):
@@ -103,10 +103,10 @@ def are_apart(lower, higher):
 
 
 def test_how_many_points_of_figure_2_are_met():
-    said = re.search(r"Of the (\d+) points of the training loss that we read from Figure 2, (\d+) lie", PAGE)
+    match = re.search(r"Of the (\d+) points of the training loss that we read from Figure 2, (\d+) lie", PAGE)
     pairs = list(figure_2())
     within = sum(min(ours) <= value <= max(ours) for value, ours in pairs)
-    assert (int(said[1]), int(said[2])) == (len(pairs), within)
+    assert (int(match[1]), int(match[2])) == (len(pairs), within)
 
 
 def overlap(*samples):
@@ -142,8 +142,8 @@ def printed_errors_are_within():
     """Tell whether the submission's errors of MNIST, with the 0-I map and with ReLU, are within the runs' ranges."""
     for arm, printed in (("zero_identity", "2.00"), ("relu", "2.10")):
         number = published_number("mnist_zero_identity", arm, {}, tuned=True)
-        found = errors("mnist_zero_identity", arm, keep=1.0)
-        if number.printed != printed or not min(found) - 0.005 <= 100 * number.value <= max(found) + 0.005:
+        values = errors("mnist_zero_identity", arm, keep=1.0)
+        if number.printed != printed or not min(values) - 0.005 <= 100 * number.value <= max(values) + 0.005:
             return False
     return True
 

@@ -14,16 +14,16 @@ from gelu_paper.records import RunRecord, append_record, check_one_protocol, cut
 from lit_gelu.errors import ArgumentError, DataError
 
 
-def test_a_record_is_read_as_it_was_written(made, tmp_path):
-    records = [made(seed, val_error=[0.5, math.inf], train_loss=[1, math.nan], noise=[0.1, 0.9]) for seed in range(2)]
+def test_a_record_is_read_as_it_was_written(record_of, tmp_path):
+    records = [record_of(n, val_error=[0.5, math.inf], train_loss=[1, math.nan], noise=[0.1, 0.9]) for n in range(2)]
     for record in records:
         append_record(tmp_path, record)
-    found = read_records(tmp_path)
-    assert [record.key for record in found] == [record.key for record in records]
-    assert found[0].robustness == records[0].robustness
-    assert found[0].curves["val_error"].value[0] == 0.5
-    assert math.isnan(found[0].curves["val_error"].value[1])  # JSON has no infinity: no finite number is null
-    assert replace(found[1], curves={}) == replace(records[1], curves={})
+    copies = read_records(tmp_path)
+    assert [record.key for record in copies] == [record.key for record in records]
+    assert copies[0].robustness == records[0].robustness
+    assert copies[0].curves["val_error"].value[0] == 0.5
+    assert math.isnan(copies[0].curves["val_error"].value[1])  # JSON has no infinity: no finite number is null
+    assert replace(copies[1], curves={}) == replace(records[1], curves={})
 
 
 def test_every_field_of_the_kept_records_is_read(kept):
@@ -46,13 +46,13 @@ def test_the_kept_records_are_those_of_todays_cells(kept):
         check_configuration(replace(cells[kept[0].key], config={"model": {}}), kept[0])
 
 
-def test_a_line_that_a_kill_cut_off_is_no_run(made, tmp_path):
-    append_record(tmp_path, made(0))
+def test_a_line_that_a_kill_cut_off_is_no_run(record_of, tmp_path):
+    append_record(tmp_path, record_of(0))
     with (tmp_path / "runs.jsonl").open("a") as file:
-        file.write(made(1).to_json()[:50])
+        file.write(record_of(1).to_json()[:50])
     assert [run.seed for run in read_records(tmp_path)] == [0]
     cut_unfinished_line(tmp_path)
-    append_record(tmp_path, made(2))
+    append_record(tmp_path, record_of(2))
     assert [run.seed for run in read_records(tmp_path)] == [0, 2]
 
 
@@ -69,8 +69,8 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_refused(damage, made, tmp_path):
-    line = DAMAGES[damage](made(0, val_error=[0.5, 0.4]).to_json())
+def test_a_damaged_file_is_refused(damage, record_of, tmp_path):
+    line = DAMAGES[damage](record_of(0, val_error=[0.5, 0.4]).to_json())
     (tmp_path / "runs.jsonl").write_text(line + "\n")
     with pytest.raises(DataError):
         read_records(tmp_path)
@@ -81,15 +81,15 @@ def test_a_folder_without_runs_is_refused(tmp_path):
         read_records(tmp_path)
 
 
-def test_runs_of_two_protocols_have_no_median(made, kept):
+def test_runs_of_two_protocols_have_no_median(record_of, kept):
     check_one_protocol(kept)
-    one = made(0)
+    one = record_of(0)
     others: list[RunRecord] = [
         replace(one, preset="quick"),
         replace(one, data={"corpus": "another"}),
         replace(one, config={**one.config, "trainer": {**one.config["trainer"], "max_epochs": 3}}),
     ]
-    check_one_protocol([one, made(1, arm="relu", rate=1e-4, keep=0.5)])
+    check_one_protocol([one, record_of(1, arm="relu", rate=1e-4, keep=0.5)])
     for other in others:
         with pytest.raises(DataError):
             check_one_protocol([one, other])

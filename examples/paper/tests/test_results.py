@@ -13,15 +13,15 @@ from lit_gelu.errors import DataError
 MNIST, AUTOENCODER = EXPERIMENTS["mnist"], EXPERIMENTS["autoencoder"]
 
 
-def test_the_evaluation_with_the_lowest_validation_error_counts_the_first_of_equal_ones(made):
-    (choice,) = choices(MNIST, [made(val_error=[0.3, 0.1, 0.1], test_error=[0.35, 0.25, 0.05])])
+def test_the_evaluation_with_the_lowest_validation_error_counts_the_first_of_equal_ones(record_of):
+    (choice,) = choices(MNIST, [record_of(val_error=[0.3, 0.1, 0.1], test_error=[0.35, 0.25, 0.05])])
     assert (choice.validation.tolist(), choice.test.tolist()) == ([0.1], [0.25])
 
 
-def test_the_learning_rate_with_the_lowest_median_over_seeds_is_chosen(made):
+def test_the_learning_rate_with_the_lowest_median_over_seeds_is_chosen(record_of):
     validation = {1e-3: [0.1, 0.3, 0.5], 1e-4: [0.2, 0.25, 0.9], 1e-5: [0.05, 0.4, 0.4]}
     runs = [
-        made(seed, rate=rate, val_error=[value], test_error=[value + rate])
+        record_of(seed, rate=rate, val_error=[value], test_error=[value + rate])
         for rate, values in validation.items()
         for seed, value in enumerate(values)
     ]
@@ -31,10 +31,10 @@ def test_the_learning_rate_with_the_lowest_median_over_seeds_is_chosen(made):
     assert choice.is_tuned
 
 
-def test_the_test_set_chooses_nothing(made):
+def test_the_test_set_chooses_nothing(record_of):
     def chosen(errors):
         runs = [
-            made(rate=rate, val_error=[rate], test_error=[error])
+            record_of(rate=rate, val_error=[rate], test_error=[error])
             for rate, error in zip((1e-3, 1e-4), errors, strict=True)
         ]
         return choices(MNIST, runs)[0].learning_rate
@@ -42,17 +42,17 @@ def test_the_test_set_chooses_nothing(made):
     assert chosen((0.1, 0.9)) == chosen((0.9, 0.1)) == 1e-4
 
 
-def test_of_a_tie_the_largest_learning_rate_is_taken_and_it_is_said(made):
-    runs = [made(rate=rate, val_error=[0.1], test_error=[0.2]) for rate in (1e-5, 1e-3, 1e-4)]
+def test_of_a_tie_the_largest_learning_rate_is_chosen_with_a_remark(record_of):
+    runs = [record_of(rate=rate, val_error=[0.1], test_error=[0.2]) for rate in (1e-5, 1e-3, 1e-4)]
     (choice,) = choices(MNIST, runs)
     assert choice.learning_rate == 1e-3
     assert any("tie" in remark for remark in choice.remarks)
 
 
-def test_a_run_that_diverged_is_worse_than_any_other_and_never_left_out(made):
-    good = [made(seed, rate=1e-4, val_error=[0.5], test_error=[0.5]) for seed in range(3)]
-    bad = [made(0, val_error=[0.1], test_error=[0.1])]
-    bad += [made(seed, val_error=[0.1], test_error=[0.1], status="diverged") for seed in (1, 2)]
+def test_a_run_that_diverged_is_worse_than_any_other_and_never_left_out(record_of):
+    good = [record_of(seed, rate=1e-4, val_error=[0.5], test_error=[0.5]) for seed in range(3)]
+    bad = [record_of(0, val_error=[0.1], test_error=[0.1])]
+    bad += [record_of(seed, val_error=[0.1], test_error=[0.1], status="diverged") for seed in (1, 2)]
     (choice,) = choices(MNIST, [*good, *bad])
     assert choice.learning_rate == 1e-4
     (choice,) = choices(MNIST, bad)
@@ -60,26 +60,26 @@ def test_a_run_that_diverged_is_worse_than_any_other_and_never_left_out(made):
     assert math.isinf(choice.test.median())
 
 
-def test_settings_that_are_not_tuned_are_reported_separately_in_the_experiments_order(made):
+def test_settings_that_are_not_tuned_are_reported_separately_in_the_experiments_order(record_of):
     runs = [
-        made(arm=arm, keep=keep, val_error=[0.1], test_error=[0.2])
+        record_of(arm=arm, keep=keep, val_error=[0.1], test_error=[0.2])
         for arm in ("relu", "gelu", "mine")
         for keep in (0.5, 1.0)
     ]
-    found = [(choice.setting["keep"], choice.arm) for choice in choices(MNIST, runs)]
-    assert found == [(1.0, "gelu"), (1.0, "relu"), (1.0, "mine"), (0.5, "gelu"), (0.5, "relu"), (0.5, "mine")]
+    order = [(choice.setting["keep"], choice.arm) for choice in choices(MNIST, runs)]
+    assert order == [(1.0, "gelu"), (1.0, "relu"), (1.0, "mine"), (0.5, "gelu"), (0.5, "relu"), (0.5, "mine")]
 
 
-def test_without_selection_every_learning_rate_is_reported_by_the_last_evaluation(made):
-    runs = [made(experiment="autoencoder", keep=None, rate=rate, test_loss=[0.1, rate]) for rate in (1e-4, 1e-3)]
-    found = choices(AUTOENCODER, runs)
-    assert [(choice.learning_rate, choice.test.tolist()) for choice in found] == [(1e-3, [1e-3]), (1e-4, [1e-4])]
-    assert found[0].validation is None
+def test_without_selection_every_learning_rate_is_reported_by_the_last_evaluation(record_of):
+    runs = [record_of(experiment="autoencoder", keep=None, rate=rate, test_loss=[0.1, rate]) for rate in (1e-4, 1e-3)]
+    results = choices(AUTOENCODER, runs)
+    assert [(choice.learning_rate, choice.test.tolist()) for choice in results] == [(1e-3, [1e-3]), (1e-4, [1e-4])]
+    assert results[0].validation is None
 
 
-def test_dropout_is_tuned_with_the_learning_rate_where_the_experiment_says_so(made):
+def test_dropout_is_tuned_with_the_learning_rate_where_the_experiment_says_so(record_of):
     runs = [
-        made(
+        record_of(
             experiment="mnist_zero_identity", arm="relu", keep=keep, rate=rate, val_error=[keep + rate], test_error=[1]
         )
         for keep in (1.0, 0.75, 0.5)
@@ -89,43 +89,43 @@ def test_dropout_is_tuned_with_the_learning_rate_where_the_experiment_says_so(ma
     assert (choice.setting["keep"], choice.learning_rate) == (0.5, 1e-4)
 
 
-def test_what_is_missing_is_said(made):
-    runs = [made(seed, val_error=[0.1], test_error=[0.1]) for seed in range(2)]
+def test_what_is_missing_is_a_remark(record_of):
+    runs = [record_of(seed, val_error=[0.1], test_error=[0.1]) for seed in range(2)]
     (choice,) = choices(MNIST, runs)
     assert "learning rate 0.001, keep 1: 2 of 5 seeds" in choice.remarks
     assert "not run at learning rate 0.0001, 1e-05" in choice.remarks
 
 
 @pytest.mark.parametrize("curves", [{"test_error": [0.1]}, {"val_error": [0.1]}, {}], ids=str)
-def test_runs_without_what_their_experiment_reports_are_refused_or_reported_without(made, curves):
+def test_runs_without_what_their_experiment_reports_are_refused_or_reported_without(record_of, curves):
     if "val_error" in curves:
-        (choice,) = choices(MNIST, [made(**curves)])
+        (choice,) = choices(MNIST, [record_of(**curves)])
         assert choice.test is None
     else:
         with pytest.raises(DataError):
-            choices(MNIST, [made(**curves)])
+            choices(MNIST, [record_of(**curves)])
 
 
-def test_median_curves_are_those_of_python(made):
+def test_median_curves_are_those_of_python(record_of):
     values = [[3, 1, 2], [9, 2, 2], [4, 8, 1], [5, 5, 5]]
-    curve = median_curve([made(seed, train_loss=row) for seed, row in enumerate(values)], "train_loss")
+    curve = median_curve([record_of(seed, train_loss=row) for seed, row in enumerate(values)], "train_loss")
     columns = list(zip(*values, strict=True))
     assert curve["median"].tolist() == [statistics.median(column) for column in columns]
     assert (curve["low"].tolist(), curve["high"].tolist()) == ([min(c) for c in columns], [max(c) for c in columns])
     assert curve.index.tolist() == [1.0, 2.0, 3.0]
 
 
-def test_a_curve_that_diverged_counts_as_infinite_behind_its_end(made):
-    runs = [made(0, train_loss=[1, 1]), made(1, train_loss=[3], status="diverged")]
+def test_a_curve_that_diverged_counts_as_infinite_behind_its_end(record_of):
+    runs = [record_of(0, train_loss=[1, 1]), record_of(1, train_loss=[3], status="diverged")]
     assert median_curve(runs, "train_loss")["median"].tolist() == [2.0, math.inf]
     assert curve_values(runs, "train_loss", 2.0).tolist() == [1.0, math.inf]
     assert curve_values(runs, "train_loss", 3.0) is None
 
 
-def test_curves_of_other_epochs_have_no_median(made):
+def test_curves_of_other_epochs_have_no_median(record_of):
     with pytest.raises(DataError):
-        median_curve([made(0, train_loss=[1, 1]), made(1, train_loss=[1])], "train_loss")
-    assert median_curve([made(0)], "train_loss") is None
+        median_curve([record_of(0, train_loss=[1, 1]), record_of(1, train_loss=[1])], "train_loss")
+    assert median_curve([record_of(0)], "train_loss") is None
 
 
 def test_of_the_kept_runs_what_the_rule_chooses_by_hand(kept):

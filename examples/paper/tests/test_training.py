@@ -97,7 +97,7 @@ def test_a_run_that_diverges_ends(data):
     assert len(recorder.curves["train_loss"].value) < 20
 
 
-def test_a_record_has_what_the_run_came_to_and_is_made_again_by_its_configuration(monkeypatch):
+def test_a_record_has_what_the_run_came_to_and_its_configuration_repeats_it(monkeypatch):
     nets = []
 
     def robustness(model, samples, levels, seed):

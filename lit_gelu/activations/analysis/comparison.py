@@ -130,11 +130,9 @@ def _difference(pair: tuple[Function, Function]) -> Function:
 
 def _check_finite(f: Function, x: Tensor) -> None:
     """Refuse a function that is not finite on all of ``x``: its difference from another would be undefined."""
-    finite = f(x).isfinite()
-    if not bool(finite.all()):
-        raise ArgumentError(
-            f"An activation is not finite at {x[~finite][0].item():g}. Choose an interval without that place."
-        )
+    bad = x[~f(x).isfinite()]
+    if len(bad):
+        raise ArgumentError(f"An activation is not finite at {bad[0].item():g}. Choose an interval without that place.")
 
 
 def _largest(

@@ -89,8 +89,7 @@ def initialise_for_activations_(
         [('', 1.0), ('gelu', 1.53353)]
     """
     registry = registry_or_default(registry)
-    layers = fed_layers(model, registry)
-    if not layers:
+    if not (layers := fed_layers(model, registry)):
         raise ArgumentError(f"{type(model).__name__} has no linear or convolution layer to initialise.")
     if len(layers) > 1 and all(row.activation is None for row in layers):
         raise ArgumentError(

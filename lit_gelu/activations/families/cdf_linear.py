@@ -116,10 +116,9 @@ def check_distribution(distribution: Any) -> None:
     """Refuse what is neither one of the four names nor an object with a ``cdf``."""
     named = isinstance(distribution, str) and distribution in FORMULAS
     if not named and (isinstance(distribution, type) or not callable(getattr(distribution, "cdf", None))):
-        accepted = ", ".join(map(repr, FORMULAS))
         raise ArgumentError(
-            f"cdf_linear: distribution={distribution!r} is not accepted. Use one of {accepted}, or an object with a "
-            "method cdf(x) from tensor to tensor, such as torch.distributions.Normal(0.0, 2.0)."
+            f"cdf_linear: distribution={distribution!r} is not accepted. Use one of {', '.join(map(repr, FORMULAS))}, "
+            "or an object with a method cdf(x) from tensor to tensor, such as torch.distributions.Normal(0.0, 2.0)."
         )
 
 
@@ -144,8 +143,7 @@ def _cauchy_derivative(x: Tensor, order: int) -> Tensor:
         series = 1.0 + (2.0 * n / (2.0 * n + 1.0)) * q * series
     left = (-tail * q) * ((2.0 / 3.0 * INVERSE_PI) * q * series)
     inner = torch.where(in_tail, CAUCHY_TAIL, x)
-    body = _cauchy_cdf(inner) + inner / (1.0 + inner * inner) * INVERSE_PI
-    return torch.where(in_tail, left, body)
+    return torch.where(in_tail, left, _cauchy_cdf(inner) + inner / (1.0 + inner * inner) * INVERSE_PI)
 
 
 def _laplace_tail(factor: Tensor, x: Tensor) -> Tensor:

@@ -130,9 +130,7 @@ def gelu_joint(x: Tensor, approximate: str = "none") -> Derivatives:
     """GELU in any form."""
     if approximate == "sigmoid":
         return swish_joint(x, SIGMOID_SLOPE)
-    if approximate == "tanh":
-        return _tanh_form_joint(x)
-    return gaussian_gelu_joint(x)
+    return _tanh_form_joint(x) if approximate == "tanh" else gaussian_gelu_joint(x)
 
 
 def _tanh_form_joint(x: Tensor) -> Derivatives:

@@ -103,8 +103,7 @@ def sqrt_softplus_derivative(x: Tensor, order: int = 1) -> Tensor:
     root = torch.sqrt(square)
     if order == 1:
         return torch.where(x <= LINEAR_TAIL, 0.5 * _tail(x), times_logistic(0.5, u) / root)
-    bend = _bend(u) / (4.0 * square) / root
-    return torch.where(x <= LINEAR_TAIL, 0.25 * _tail(x), bend)
+    return torch.where(x <= LINEAR_TAIL, 0.25 * _tail(x), _bend(u) / (4.0 * square) / root)
 
 
 def _bend(u: Tensor) -> Tensor:

@@ -83,9 +83,7 @@ def swish_derivative(x: Tensor, order: int = 1, beta: float | Tensor = 1.0, chan
     """First or second derivative of `swish` with respect to ``x``."""
     beta = per_channel("swish", "beta", beta, x, channel_dim)
     u = (beta * x.clamp(-largest(x), largest(x))).clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
-    if order == 1:
-        return logistic_plus_density(u, u)
-    return logistic_curvature(2.0, u.abs(), u, factor=beta)
+    return logistic_plus_density(u, u) if order == 1 else logistic_curvature(2.0, u.abs(), u, factor=beta)
 
 
 def swish_by_torch(x: Tensor, beta: float | Tensor) -> Tensor:

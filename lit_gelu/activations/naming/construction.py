@@ -84,8 +84,7 @@ def noted_arguments(module: nn.Module, names: tuple[str, ...]) -> dict[str, Any]
     # An argument that the constructor left as plain data in an attribute of its name is read there, so that a later
     # assignment counts. Of an instance without a note, because it was built before its class was registered, all of
     # them are read from such attributes.
-    note = vars(module).get(NOTE)
-    if note is None:
+    if (note := vars(module).get(NOTE)) is None:
         return {name: _plain_attribute(module, name, getattr(module, name, _MISSING)) for name in names}
     if note["arguments"] is None:
         raise SpecError(
@@ -113,9 +112,7 @@ def present_arguments(module: nn.Module, names: tuple[str, ...]) -> dict[str, An
     return {**initial, **present}  # tensors of one element where an argument was put into a parameter of its name
 
 
-def _note(
-    module: nn.Module, init: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
+def _note(module: nn.Module, init: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the note: the arguments, ``None`` if a spec cannot hold them, and which attributes mirror them."""
     unknown: dict[str, Any] = {"arguments": None, "mirrored": []}
     arguments: dict[str, PlainValue] = {}

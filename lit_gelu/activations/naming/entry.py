@@ -223,8 +223,7 @@ class ActivationEntry:
         # in-place form it is dropped.
         accepted, kept = self.parameters, {}
         for key, value in ActivationSpec(self.name, tuple(arguments.items())).kwargs:
-            parameter = accepted.get(key)
-            if parameter is None:
+            if (parameter := accepted.get(key)) is None:
                 if key == "inplace":
                     continue
                 names = ", ".join(accepted) or "none"

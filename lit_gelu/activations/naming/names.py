@@ -311,22 +311,19 @@ class itself in code, or its path on the command line or in YAML.
 
     def _of_class(self, cls: type, kwargs: dict[str, Any]) -> Resolved:
         """Resolve a class with arguments of its constructor; the spec is opaque if the class was never registered."""
+        row, path = self.entry_of_class(cls), dotted_path(cls)
         if not issubclass(cls, nn.Module):
-            raise SpecError(f"{dotted_path(cls)!r} is no torch.nn.Module class. Accepted: {ACCEPTED}.")
-        row = self.entry_of_class(cls)
+            raise SpecError(f"{path!r} is no torch.nn.Module class. Accepted: {ACCEPTED}.")
 
         def build() -> nn.Module:
             try:
                 module = cls(**kwargs)
             except TypeError as error:
-                raise ArgumentError(
-                    f"{dotted_path(cls)}({shown(kwargs)}) cannot be built: {message_of(error)}."
-                ) from error
+                raise ArgumentError(f"{path}({shown(kwargs)}) cannot be built: {message_of(error)}.") from error
             return module if row is None else row.remember(module, kwargs)
 
         if row is not None and row.tried:
-            built = self.spec_of(without_memory(dotted_path(cls), cls, kwargs))
-            return Resolved(self._named(built, {}).spec, build)
+            return Resolved(self._named(self.spec_of(without_memory(path, cls, kwargs)), {}).spec, build)
         spec = self.spec_of(build())
         return Resolved(opaque(spec.name, kwargs) if spec.opaque else spec, build)
 
@@ -357,8 +354,7 @@ class itself in code, or its path on the command line or in YAML.
             raise SpecError(
                 f"spec_of takes a torch.nn.Module, not {type(module).__name__}. For a text or a mapping use resolve()."
             )
-        entry = self.entry_of(module)
-        if entry is None:
+        if (entry := self.entry_of(module)) is None:
             return opaque_spec(module)
         form = entry.form_of(module)
         try:
@@ -380,8 +376,7 @@ class itself in code, or its path on the command line or in YAML.
 
     def entry(self, name: str) -> ActivationEntry:
         """Return the row of a name or alias, in any case; `UnknownActivationError` if nobody registered it."""
-        row = self._table.rows.get(name.lower())
-        if row is None:
+        if (row := self._table.rows.get(name.lower())) is None:
             near = difflib.get_close_matches(name.lower()[:100], self._table.rows, n=3, cutoff=0.6)
             hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise UnknownActivationError(

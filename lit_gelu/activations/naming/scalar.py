@@ -54,8 +54,7 @@ def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: Names | 
 def derivatives_of(module: nn.Module, registry: Names | None = None) -> Callable[[Tensor, int], Tensor]:
     """Return `derivative` of a module with its present parameters, which are looked up once for all calls."""
     registry = registry_or_default(registry)
-    entry = registry.entry_of(module)
-    if entry is None:
+    if (entry := registry.entry_of(module)) is None:
         return lambda x, order: _by_autograd(module, x, order)
     facts, arguments = entry.facts_for(registry.spec_of(module).arguments), entry.live_arguments(module)
 
@@ -144,8 +143,7 @@ class ScalarActivation:
                 )
             return y
 
-        functions = (partial(evaluate, 0), partial(evaluate, 1), partial(evaluate, 2))
-        return cls(str(canonical), functions, kinks)
+        return cls(str(canonical), (partial(evaluate, 0), partial(evaluate, 1), partial(evaluate, 2)), kinks)
 
 
 def _keep_one_channel_(module: nn.Module, registry: Names) -> None:

@@ -167,7 +167,7 @@ def _read_text(text: str) -> ActivationSpec | DottedPath:
 
 
 def _read_mapping(mapping: Mapping[Any, Any]) -> ActivationSpec | DottedPath:
-    rest = {key: value for key, value in mapping.items() if key not in {"name", "class_path", "init_args"}}
+    rest = {key: value for key, value in mapping.items() if key not in _RESERVED}
     init_args = mapping.get("init_args") or {}
     if not isinstance(init_args, Mapping) or ("name" in mapping) == ("class_path" in mapping):
         raise SpecError(
@@ -177,8 +177,7 @@ def _read_mapping(mapping: Mapping[Any, Any]) -> ActivationSpec | DottedPath:
     if "name" in mapping:
         return ActivationSpec(mapping["name"], tuple(merged(mapping["name"], rest, init_args).items()))
     if rest:
-        keys = ", ".join(map(shown, rest))
-        raise SpecError(f"{keys} stands beside 'class_path'. Put it into 'init_args'.")
+        raise SpecError(f"{', '.join(map(shown, rest))} stands beside 'class_path'. Put it into 'init_args'.")
     return DottedPath(mapping["class_path"], tuple(init_args.items()))
 
 
@@ -230,8 +229,7 @@ class _Infinity(ast.NodeTransformer):
 
 def _parts(text: str) -> tuple[str, tuple[tuple[str, PlainValue], ...], bool]:
     """Split the text of a spec into the name as written, the arguments, and whether it is opaque."""
-    match = _TEXT.fullmatch(text)
-    if match is None:
+    if (match := _TEXT.fullmatch(text)) is None:
         raise SpecError(f"Cannot read {shown(text)} as an activation. Write {_GRAMMAR}.")
     opaque, name, arguments = match.groups()
     try:

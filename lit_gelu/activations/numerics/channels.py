@@ -61,8 +61,7 @@ class ChannelModule(nn.Module):
                 f"{type(self).__name__}: channels={shown(channels)} is given for a fixed value. Add learnable=True, or "
                 "leave channels out."
             )
-        counted = channels is not None and channels != INFER
-        self.channels = channel_number(type(self).__name__, channels) if counted else channels
+        self.channels = channels if channels in (None, INFER) else channel_number(type(self).__name__, channels)
         self.channel_dim = channel_dim
         self.memory = checked_memory(memory)
         self._initial = initial

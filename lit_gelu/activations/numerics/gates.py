@@ -137,8 +137,7 @@ def unbounded_logistic_gate(x: Tensor, u: Tensor) -> Tensor:
     """Return ``x * s(u)`` for any ``x`` and ``u``: exactly ``x`` where the gate is open, 0 where it is shut."""
     shut_or_open = u.abs() > LOGISTIC_LIMIT
     finite = torch.where(shut_or_open, x.clamp(-largest(x), largest(x)), x)
-    gated = times_logistic(finite, u.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT))
-    return torch.where(u > LOGISTIC_LIMIT, x, gated)
+    return torch.where(u > LOGISTIC_LIMIT, x, times_logistic(finite, u.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)))
 
 
 # Near a zero of a derivative g + x g' the two terms nearly cancel, and the rounding of their arguments would show.

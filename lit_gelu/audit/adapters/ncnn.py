@@ -31,7 +31,10 @@ def opened(path: Path) -> RuntimeFile:
     def execute(arrays: Sequence[Array]) -> list[Array]:
         extractor = net.create_extractor()
         for port, array in zip(ports, arrays, strict=True):
-            extractor.input(port.name, ncnn.Mat(np.ascontiguousarray(array, dtype=np.float32)).clone())
+            if not array.size:  # ncnn would end the process
+                raise ValueError("an empty array")
+            dtype = np.float32 if array.dtype.kind == "f" else np.int32  # such as an Embed's words
+            extractor.input(port.name, ncnn.Mat(np.ascontiguousarray(array, dtype=dtype)).clone())
         results = [extractor.extract(name) for name in net.output_names()]
         if any(status for status, _ in results):
             raise ValueError("a layer fails")

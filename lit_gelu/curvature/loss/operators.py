@@ -86,8 +86,7 @@ class ParameterOperator:
             raise ArgumentError("The operator was closed, and its graph is gone. Make a new one.")
         vector = self.parameters.check(vector, "The vector")
         try:
-            rows = (batch.product(vector) for batch in self._batches)
-            product = weighted_mean(rows, self._counts, self._reduce)
+            product = weighted_mean((batch.product(vector) for batch in self._batches), self._counts, self._reduce)
         except RuntimeError as error:
             raise _no_second_derivative(error) from error
         if self.products == 0:  # the sums of later ones show it anyway, and the host shall not wait for them
@@ -199,8 +198,7 @@ def hessian_operator(
     """
     closures, counts = batches_of(closure, samples)
     layout = ParameterLayout(parameters)
-    batches = [_HessianOfBatch(each, layout, keep_graphs) for each in closures]
-    return ParameterOperator(batches, layout, counts, reduce)
+    return ParameterOperator([_HessianOfBatch(each, layout, keep_graphs) for each in closures], layout, counts, reduce)
 
 
 class _HessianOfBatch:
@@ -334,9 +332,8 @@ def curvature_along(hessian: ParameterOperator, update: Tensor) -> DirectionalCu
         (6.0, -0.3, 0.1)
     """
     update = hessian.parameters.check(update, "The update")
-    product = hessian(update)
     dtype = accumulation_dtype(update.device)
-    pairs = ((update, product), (hessian.gradient, update), (update, update))
+    pairs = ((update, hessian(update)), (hessian.gradient, update), (update, update))
     form, slope, length = torch.stack([(a * b).sum(dtype=dtype) for a, b in pairs]).tolist()
     if not all(map(math.isfinite, (form, slope, length))):
         raise UnsupportedRunError(

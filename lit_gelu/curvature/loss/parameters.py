@@ -216,8 +216,7 @@ def kinds_of(*tensors: Tensor | None) -> Kinds:
     level = {tensor.grad_fn for tensor in tensors if tensor is not None and tensor.grad_fn is not None}
     while level:  # breadth first, so that sets do the work: half the time of one node after the other
         seen |= level
-        following = {node for current in level for node, _ in current.next_functions if node is not None}
-        level = following - seen
+        level = {node for current in level for node, _ in current.next_functions if node is not None} - seen
     return frozenset(map(type, seen))
 
 

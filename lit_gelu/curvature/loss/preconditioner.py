@@ -80,8 +80,7 @@ class PreconditionedOperator:
     def __call__(self, vector: Tensor) -> Tensor:
         """Return the product with a vector."""
         scaled = self._preconditioner.inverse_root * vector
-        product = self._hessian(scaled).add_(self._preconditioner.decay * scaled)
-        return product.mul_(self._preconditioner.inverse_root)
+        return self._hessian(scaled).add_(self._preconditioner.decay * scaled).mul_(self._preconditioner.inverse_root)
 
 
 def preconditioner_of(optimizers: Iterable[Optimizer], layout: ParameterLayout) -> Preconditioner | None:
@@ -133,11 +132,8 @@ def preconditioner_of(optimizers: Iterable[Optimizer], layout: ParameterLayout) 
             decays[id(parameter)] = 0.0 if is_decoupled else decay
             # Decoupled decay shortens the parameters by itself: theta' = (1 - h decay) theta - ...
             limits.add(momentum.limit / largest * (1 - largest * decay / 2 if is_decoupled else 1))
-    missing = [name for name, tensor in layout.tensors.items() if id(tensor) not in diagonals]
-    if missing:
-        raise UnsupportedRunError(
-            f"preconditioned_sharpness is not known: no optimizer trains {', '.join(missing[:3])}."
-        )
+    if rest := [name for name, tensor in layout.tensors.items() if id(tensor) not in diagonals]:
+        raise UnsupportedRunError(f"preconditioned_sharpness is not known: no optimizer trains {', '.join(rest[:3])}.")
     if max(limits) > 1.01 * min(limits):
         raise UnsupportedRunError(
             "preconditioned_sharpness is not known where groups of parameters have different momenta: each has a limit "

@@ -268,9 +268,8 @@ def extreme_eigenvalues(
         rise = min(rise_by_radau(values, couplings, number), rise_by_gap(values, couplings, number))
         estimate = value + (-rise if number == 0 else rise)
         residual = abs(remainder)
-        pairs.append(
-            Eigenpair(value, vector, image, residual, residual <= _CONVERGED * abs(value), len(values), estimate)
-        )
+        converged = residual <= _CONVERGED * abs(value)
+        pairs.append(Eigenpair(value, vector, image, residual, converged, len(values), estimate))
     return tuple(pairs)
 
 
@@ -299,8 +298,7 @@ class SpectralDensity(Displayed):
 
     def density(self, grid: Tensor, width: float) -> Tensor:
         """Return a curve over a grid, for a plot: each point is a normal density of standard deviation ``width``."""
-        points = grid.detach().cpu().double()
-        distance = (points.unsqueeze(-1) - self.nodes.flatten()) / width
+        distance = (grid.detach().cpu().double().unsqueeze(-1) - self.nodes.flatten()) / width
         heights = torch.exp(-0.5 * distance.square()) / (width * math.sqrt(2 * math.pi))
         return (heights * self.weights.flatten()).sum(-1) / len(self.nodes)
 

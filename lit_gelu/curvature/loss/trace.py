@@ -88,9 +88,7 @@ def hutchinson_trace(
     groups = layout or {"": [slice(0, operator.size)]}
     basis = images = torch.zeros(0, operator.size, dtype=operator.dtype, device=operator.device)
     if deflate:
-        basis, images = (
-            torch.stack([getattr(pair, name).to(basis) for pair in deflate]) for name in ("vector", "image")
-        )
+        basis, images = (torch.stack([getattr(one, name).to(basis) for one in deflate]) for name in ("vector", "image"))
     # What is known of the deflated rows: by layer ``q * (H q + P H q)``, and ``||H q||^2``. With E the projector on a
     # layer, tr EH = tr EQ'QH + tr EPHQ'Q + tr EPHP. The middle term cancels in the sum over the layers, not in each.
     twice = basis * (2 * images - (images @ basis.T) @ basis)

@@ -44,6 +44,8 @@ class ChunkedCrossEntropy(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.cross_entropy and (loss := self._loss(*args, **kwargs)) is not None:
             return loss
+        if func is Tensor.register_hook and self._layer_of(args[0]):
+            self._layers.clear()  # views of these logits would not lead through the hook
         result = func(*args, **kwargs)
         if func is F.linear:
             self._remember(result, *args, **kwargs)
@@ -55,8 +57,10 @@ class ChunkedCrossEntropy(TorchFunctionMode):
             if func in _RESHAPES:
                 self._remember(result, hidden.reshape(shape), weight, bias)
             elif func is Tensor.__getitem__:
-                with contextlib.suppress(IndexError):  # words are chosen, of which there are more than hidden states
-                    if (rows := hidden[args[1]]).shape == shape:
+                chosen = args[1] if isinstance(args[1], tuple) else (args[1], slice(None))
+                with contextlib.suppress(IndexError):
+                    # No tensor may choose words: on a GPU an index beyond the hidden states ends the process.
+                    if isinstance(chosen[-1], slice) and (rows := hidden[args[1]]).shape == shape:
                         self._remember(result, rows, weight, bias)
         return result
 
@@ -78,7 +82,7 @@ class ChunkedCrossEntropy(TorchFunctionMode):
         options = call.arguments
         logits, target, reduction = options["input"], options["target"], options["reduction"]
         unset = all(options[each] is None for each in ("weight", "size_average", "reduce"))  # deprecated, they hold
-        is_plain = unset and not options["label_smoothing"] and reduction in {"mean", "sum"}
+        is_plain = unset and target.numel() and not options["label_smoothing"] and reduction in {"mean", "sum"}
         if not is_plain or target.is_floating_point() or logits.ndim > 2 or (layer := self._layer_of(logits)) is None:
             return None
         hidden, weight, bias = layer

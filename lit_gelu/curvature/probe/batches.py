@@ -112,8 +112,7 @@ def rebuilt(batch: Any, change: Callable[[Any], Any], is_piece: Callable[[Any], 
         return change(batch)
     if isinstance(batch, Mapping):
         return refilled(batch, {key: rebuilt(value, change, is_piece) for key, value in batch.items()})
-    names = field_names(batch)
-    if names:
+    if names := field_names(batch):
         return refilled(batch, {name: rebuilt(getattr(batch, name), change, is_piece) for name in names})
     if isinstance(batch, (tuple, list)) and not hasattr(batch, "_fields"):
         return type(batch)([rebuilt(child, change, is_piece) for child in batch])
@@ -200,8 +199,7 @@ def forward_inputs(batch: Any, model: nn.Module) -> Any:
 
 def forward_sample(model: nn.Module, batch: Any, input_sample: Any = None) -> Any:
     """Return `input_sample_of` a model, or the inputs of a batch if ``forward`` runs on them, or ``None``."""
-    sample = input_sample_of(model, input_sample)
-    if sample is not None:
+    if (sample := input_sample_of(model, input_sample)) is not None:
         return sample
     for candidate in _candidates(batch, model):
         with isolated_random_state(model), evaluation_sandbox(model):
@@ -218,8 +216,7 @@ def forward_sample(model: nn.Module, batch: Any, input_sample: Any = None) -> An
 
 def _candidates(batch: Any, model: nn.Module) -> Iterator[Any]:
     """Yield what of a batch may be a model's inputs, as ``example_input_array`` has them, the likely ones first."""
-    inputs = forward_inputs(batch, model)
-    if inputs is not None:
+    if (inputs := forward_inputs(batch, model)) is not None:
         yield inputs
     nested = batch[0] if isinstance(batch, list | tuple) and batch else batch
     if not isinstance(nested, Mapping | list | tuple):

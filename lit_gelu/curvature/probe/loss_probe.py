@@ -90,8 +90,7 @@ class LossProbe:
         self.parameters: dict[str, Tensor] = dict(self.module.named_parameters())
         self.samples = [] if samples is None else list(samples)
         for batch in batches if samples is None else ():
-            examples = count_examples(batch)
-            if not examples:
+            if not (examples := count_examples(batch)):
                 raise ArgumentError(
                     f"A batch of type {type(batch).__name__} has {examples} examples, as far as can be told. Give "
                     "samples=, the number of examples of each batch: batches and ranks are weighted by it."

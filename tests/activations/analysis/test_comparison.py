@@ -33,10 +33,10 @@ _compared = functools.cache(compare)
 
 @pytest.mark.parametrize(("a", "b", "which", "size", "places", "digits"), PUBLISHED)
 def test_published_differences(a, b, which, size, places, digits):
-    found = getattr(_compared(a, b), which)
-    assert found.largest == pytest.approx(size, rel=digits)
-    assert places is None or found.places == pytest.approx(places, abs=5e-7)
-    assert found.stretches == ()
+    difference = getattr(_compared(a, b), which)
+    assert difference.largest == pytest.approx(size, rel=digits)
+    assert places is None or difference.places == pytest.approx(places, abs=5e-7)
+    assert difference.stretches == ()
 
 
 def _case(name, **parameters):

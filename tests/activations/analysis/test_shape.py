@@ -51,8 +51,8 @@ def test_lines_known_in_closed_form(function, left, right):
     registry = ActivationRegistry()
     registry.register("mine")(lambda x: function(x))
     info = registry.info("mine")
-    for found, line in ((info.left_asymptote, left), (info.right_asymptote, right)):
-        assert found == (None if line is None else pytest.approx(line, abs=2e-8))
+    for asymptote, line in ((info.left_asymptote, left), (info.right_asymptote, right)):
+        assert asymptote == (None if line is None else pytest.approx(line, abs=2e-8))
     unbounded = (left is None or left[0] != 0, right is None or right[0] != 0)
     assert (math.inf in map(abs, info.range)) == any(unbounded)
 
@@ -64,6 +64,6 @@ def test_nothing_is_known_of_what_is_no_function_of_the_whole_line(function):
     registry = ActivationRegistry()
     registry.register("mine")(lambda x: function(x))
     info = registry.info("mine")
-    known = (info.range, info.monotone, info.convex, info.lipschitz, info.derivative_at_zero, info.minimum, info.gains)
-    assert {*known, info.left_asymptote, info.right_asymptote} == {None}
+    facts = (info.range, info.monotone, info.convex, info.lipschitz, info.derivative_at_zero, info.minimum, info.gains)
+    assert {*facts, info.left_asymptote, info.right_asymptote} == {None}
     assert info.inflections == ()

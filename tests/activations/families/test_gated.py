@@ -51,7 +51,7 @@ def _input(*shape, dtype=torch.float64):
 def test_functions_equal_their_formulas(name):
     for dtype in FLOATING:
         x = _input(5, 12, 7, dtype=dtype)
-        wanted = FORMULAS[name](x.double()[:, :6], x.double()[:, 6:])
+        expected = FORMULAS[name](x.double()[:, :6], x.double()[:, 6:])
         room = (
             {"rtol": 1e-14, "atol": 1e-15}
             if dtype == torch.float64
@@ -60,7 +60,7 @@ def test_functions_equal_their_formulas(name):
         for dim in (1, -2):
             y = getattr(functional, name)(x, dim=dim)
             assert y.dtype == dtype
-            torch.testing.assert_close(y.double(), wanted, **room)
+            torch.testing.assert_close(y.double(), expected, **room)
 
 
 @pytest.mark.parametrize("spec", ALL)
@@ -70,8 +70,8 @@ def test_modules_equal_their_formulas(spec):
         y = activations.create(spec)(x)
         assert y.dtype == dtype
         tolerance = 1e-14 if dtype == torch.float64 else 8 * torch.finfo(dtype).eps
-        wanted = ALL[spec](*x.double().chunk(2, -1))
-        torch.testing.assert_close(y.double(), wanted, rtol=tolerance, atol=tolerance)
+        expected = ALL[spec](*x.double().chunk(2, -1))
+        torch.testing.assert_close(y.double(), expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("spec", ALL)

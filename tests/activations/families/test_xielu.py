@@ -27,12 +27,12 @@ def test_learned_coefficients_stay_in_their_ranges_and_come_back():
 @pytest.mark.parametrize("alpha_n", [1.9, 2.1, 10.0, 4096.0])
 def test_a_module_keeps_its_digits_below_0(alpha_n):
     x = -torch.logspace(-6, 0, 2001)
-    found = activations.create(f"xielu(alpha_n={alpha_n}, learnable=False)")(x).double()
+    values = activations.create(f"xielu(alpha_n={alpha_n}, learnable=False)")(x).double()
     exact = [float(alpha_n * (mpmath.expm1(v) - v) + v / 2) for v in map(mpmath.mpf, x.tolist())]
     exact = torch.tensor(exact, dtype=torch.float64)
     x = x.double()
     room = exact.abs() + (x * (alpha_n * torch.expm1(x) + 0.5)).abs()
-    assert ((found - exact).abs() <= 8 * torch.finfo(torch.float32).eps * room).all()
+    assert ((values - exact).abs() <= 8 * torch.finfo(torch.float32).eps * room).all()
 
 
 @pytest.mark.parametrize("alpha_n", [0.8, 1.1, 2.0, 5.0, 30.0])
@@ -43,11 +43,11 @@ def test_a_file_is_finite_where_the_function_is_and_keeps_its_digits(tmp_path, a
     largest = torch.finfo(torch.float32).max
     far = -torch.logspace(0, 38, 200) * (0.99 * largest / 1e38 / max(alpha_n - beta, 1.0))
     x = torch.cat([far, -torch.linspace(0, 20, 400), -torch.logspace(-8, 0, 400)])
-    found = torch.from_numpy(OnnxPredictor(path, ["CPUExecutionProvider"])(x.reshape(-1, 4).numpy())).reshape(-1)
+    values = torch.from_numpy(OnnxPredictor(path, ["CPUExecutionProvider"])(x.reshape(-1, 4).numpy())).reshape(-1)
     exact = [float(alpha_n * (mpmath.expm1(v) - v) + beta * v) for v in map(mpmath.mpf, x.tolist())]
     exact = torch.tensor(exact, dtype=torch.float64)
     room = exact.abs() + alpha_n * x.double().abs().clamp(max=1.0)
-    assert ((found - exact).abs() <= 8 * torch.finfo(torch.float32).eps * room).all()
+    assert ((values - exact).abs() <= 8 * torch.finfo(torch.float32).eps * room).all()
 
 
 @pytest.mark.parametrize("arguments", [{"alpha_p": 0.0}, {"alpha_n": 0.5}, {"beta": -1.0}])

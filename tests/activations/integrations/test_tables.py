@@ -33,9 +33,9 @@ def _grid(dtype):
 def _same(name, theirs, ours, dtype):
     x = _grid(dtype)
     with torch.no_grad():
-        wanted, found = theirs(x.clone()), ours(x.clone())
-    assert found.dtype == wanted.dtype == dtype
-    error = (found.double() - wanted.double()).abs() / wanted.double().abs().clamp(min=1.0)
+        expected, values = theirs(x.clone()), ours(x.clone())
+    assert values.dtype == expected.dtype == dtype
+    error = (values.double() - expected.double()).abs() / expected.double().abs().clamp(min=1.0)
     limit = max(EPSILONS * torch.finfo(dtype).eps, LOOSER.get(name, 0.0))
     assert error.max() <= limit, (name, x[error.argmax()], error.max())
 

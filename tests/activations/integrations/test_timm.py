@@ -35,8 +35,8 @@ def _model(timm, name, activation):
 @pytest.mark.parametrize("activation", ["gaussian_gelu", "swish(beta=1.5, learnable=True)"])
 def test_models_are_built_with_it(timm, installed, name, activation):
     model = _model(timm, name, activation)
-    wanted = activations.resolve(activation)
-    sites = [m for m in model.modules() if activations.spec_of(m) == wanted]
+    spec = activations.resolve(activation)
+    sites = [m for m in model.modules() if activations.spec_of(m) == spec]
     assert len(sites) >= 2
     assert len({id(site) for site in sites}) == len(sites)
     with torch.no_grad():

@@ -42,7 +42,7 @@ def _models(transformers, activation):
     ]
 
 
-def _found(model):
+def _sites(model):
     return [m for m in model.modules() if str(activations.spec_of(m)).startswith(("gaussian_gelu", "swish", "gelu"))]
 
 
@@ -56,7 +56,7 @@ def _output(model, inputs):
 )
 def test_it_is_used_and_survives_saving(transformers, installed, tmp_path, activation):
     for i, (model, inputs) in enumerate(_models(transformers, activation)):
-        sites = _found(model)
+        sites = _sites(model)
         assert len(sites) == 2
         assert {activations.spec_of(site) for site in sites} == {activations.resolve(activation)}
         with torch.no_grad():
@@ -66,7 +66,7 @@ def test_it_is_used_and_survives_saving(transformers, installed, tmp_path, activ
         folder = tmp_path / str(i)
         model.save_pretrained(folder)
         loaded = type(model).from_pretrained(folder)
-        assert activations.resolve(activation) == activations.spec_of(_found(loaded)[0])
+        assert activations.resolve(activation) == activations.spec_of(_sites(loaded)[0])
         assert torch.equal(_output(loaded, inputs), _output(model, inputs))
         for name, parameter in model.named_parameters():
             assert torch.equal(dict(loaded.named_parameters())[name], parameter), name
@@ -96,7 +96,7 @@ def test_a_learned_activation_that_a_checkpoint_lacks_starts_at_its_initial_valu
     for _ in range(3):  # memory that is not written is often zero, at first
         torch.full((64, 64), 7.0)
         loaded = transformers.BertModel.from_pretrained(tmp_path, config=config)
-        for site in _found(loaded):
+        for site in _sites(loaded):
             assert (site.mu.item(), site.sigma.item()) == (0.0, 0.5)
             assert site.log_scale.item() == 0.0
 

@@ -141,10 +141,10 @@ class TestEveryKindOfClass:
             tensor.data.fill_(math.log(4.0) if cls is Logarithmic else 4.0)
         scale = 4.0 if any(True for _ in (*module.parameters(), *module.buffers())) else 2.5
         x = torch.linspace(-2, 2, 9, dtype=torch.float64)
-        for known in (registry, closed):
+        for lookup in (registry, closed):
             for order, expected in ((0, x.sin()), (1, x.cos()), (2, -x.sin())):
-                found = derivative(module, x, order, registry=known).detach()
-                torch.testing.assert_close(found, scale * expected, rtol=1e-13, atol=1e-14)
+                values = derivative(module, x, order, registry=lookup).detach()
+                torch.testing.assert_close(values, scale * expected, rtol=1e-13, atol=1e-14)
         assert str(registry.spec_of(module)) == "own(a=2.5)"
 
 
@@ -223,21 +223,21 @@ def test_arguments_of_every_kind(registry, build, expected):
 
 
 def test_a_class_keeps_its_signature_and_documentation_and_is_wrapped_once():
-    class Own(nn.Module):
+    class Stub(nn.Module):
         def __init__(self, a: float = 1.0) -> None:
             """Build it."""
             super().__init__()
 
-    before = inspect.signature(Own)
+    before = inspect.signature(Stub)
     first, second = ActivationRegistry(), ActivationRegistry()
-    assert first.register("own")(Own) is Own
-    wrapped = Own.__init__
-    second.register("other")(Own)
-    first.register("own", override=True)(Own)
-    assert Own.__init__ is wrapped
-    assert inspect.signature(Own) == before
-    assert Own.__init__.__doc__ == "Build it."
-    module = Own(2.0)
+    assert first.register("own")(Stub) is Stub
+    wrapped = Stub.__init__
+    second.register("other")(Stub)
+    first.register("own", override=True)(Stub)
+    assert Stub.__init__ is wrapped
+    assert inspect.signature(Stub) == before
+    assert Stub.__init__.__doc__ == "Build it."
+    module = Stub(2.0)
     assert (str(first.spec_of(module)), str(second.spec_of(module))) == ("own(a=2.0)", "other(a=2.0)")
 
 

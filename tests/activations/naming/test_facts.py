@@ -67,8 +67,8 @@ def test_kinks_are_where_the_module_turns(name):
     places = torch.arange(-12, 12.01, 0.25, dtype=torch.float64)
     with torch.no_grad():
         jumps = (module(places + step) + module(places - step) - 2 * module(places)) / step
-    found = [(x, round(jump, 4)) for x, jump in zip(places.tolist(), jumps.tolist(), strict=True) if abs(jump) > 1e-3]
-    assert found == [(x, pytest.approx(jump, abs=1e-4)) for x, jump in activations.info(name).kinks]
+    kinks = [(x, round(jump, 4)) for x, jump in zip(places.tolist(), jumps.tolist(), strict=True) if abs(jump) > 1e-3]
+    assert kinks == [(x, pytest.approx(jump, abs=1e-4)) for x, jump in activations.info(name).kinks]
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)

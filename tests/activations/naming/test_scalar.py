@@ -101,10 +101,10 @@ def test_hooks_on_the_module_are_not_called():
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_a_module_that_writes_in_place_leaves_its_input(make, order):
     x = torch.linspace(-3, 3, 13, dtype=torch.float64)
-    given = x.clone()
-    found = derivative(make(inplace=True), given, order)
-    assert torch.equal(given, x)
-    torch.testing.assert_close(found, derivative(make(inplace=False), x, order))
+    inputs = x.clone()
+    values = derivative(make(inplace=True), inputs, order)
+    assert torch.equal(inputs, x)
+    torch.testing.assert_close(values, derivative(make(inplace=False), x, order))
 
 
 def test_a_registered_function_may_write_in_place():

@@ -49,9 +49,9 @@ def test_logged_at_lightnings_own_steps(tmp_path):
     monitor = ActivationCurvatureMonitor(every_n_steps=3, gaussian=True)
     fit(tmp_path, monitor, model=LogsItself(), log_every_n_steps=3, max_epochs=3)
     rows = logged_rows(tmp_path)
-    own = [row["step"] for row in rows if row["own"]]
+    steps = [row["step"] for row in rows if row["own"]]
     ours = [row["step"] for row in rows if row["curvature/net.1/mean"]]
-    assert ours == own == ["2", "5", "8", "11"]
+    assert ours == steps == ["2", "5", "8", "11"]
     expected = {f"curvature/{site}/{statistic}" for site in SITES for statistic in STATISTICS}
     expected |= {f"curvature/{site}/gaussian/{statistic}" for site in SITES for statistic in PREDICTED}
     expected |= {"curvature/activations/seconds", "curvature/activations/interval"}

@@ -4,31 +4,25 @@ import json
 
 import pytest
 import torch
-from callback_helpers import FEATURES, SaveEachEpoch, SmallNet, dataset, loader, logged_rows, quiet_trainer
+from callback_helpers import (
+    FEATURES,
+    FunctionalNet,
+    SaveEachEpoch,
+    SmallNet,
+    dataset,
+    loader,
+    logged_rows,
+    quiet_trainer,
+)
 from lightning.pytorch import Callback
 from monitor_helpers import measured
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap
 
 SAMPLE = torch.zeros(2, FEATURES)
-
-
-class FunctionalNet(SmallNet):
-    """The same with calls of functions instead of modules, and one module called twice."""
-
-    def __init__(self):
-        super().__init__()
-        self.act = nn.ReLU()
-        self.net[1] = self.net[5] = nn.Identity()
-
-    def forward(self, x):
-        x = self.net[3](self.net[2](F.gelu(self.net[0](x))))
-        x = self.act(self.net[4](x))
-        return self.net[6](self.act(x - 0.1))
 
 
 def run(folder, monitor, *others, model=None, data=None, seed=7, ckpt_path=None, **options):
@@ -47,9 +41,7 @@ def trace(trainer, model):
 @pytest.mark.parametrize("sample", [SAMPLE, None, "example_input_array"], ids=["given", "own", "own, by name"])
 def test_calls_of_functions_and_single_calls_are_logged(tmp_path, sample):
     monitor = ActivationCurvatureMonitor(every_n_steps=4, input_sample=sample, include=[":*", "act*"])
-    model = FunctionalNet()
-    model.example_input_array = None if sample is SAMPLE else SAMPLE
-    run(tmp_path, monitor, model=model)
+    run(tmp_path, monitor, model=FunctionalNet(example=None if sample is SAMPLE else SAMPLE))
     assert list(monitor.latest) == [":gelu", "act", "act#0", "act#1"]
     mean = [monitor.latest[site]["mean"] for site in ("act", "act#0", "act#1")]
     assert mean[0] == pytest.approx((mean[1] + mean[2]) / 2, rel=1e-9)
@@ -86,16 +78,11 @@ def test_a_resumed_run_goes_on_in_the_middle_of_the_dead_unit_window(tmp_path):
         rows = [row for row in logged_rows(folder) if row["curvature/activations/interval"]]
         return {int(row["step"]): measured(row) for row in rows}, monitor
 
-    class NoDropout(FunctionalNet):
-        def __init__(self):
-            super().__init__()
-            self.net[3].p = 0.0
-
-    whole, first = once(tmp_path / "whole", model=NoDropout())
+    reference, first = once(tmp_path / "whole", model=FunctionalNet(dropout=0.0))
     checkpoint_path = tmp_path / "whole" / "epoch0.ckpt"
-    resumed, second = once(tmp_path / "resumed", model=NoDropout(), ckpt_path=checkpoint_path)
+    resumed, second = once(tmp_path / "resumed", model=FunctionalNet(dropout=0.0), ckpt_path=checkpoint_path)
     assert list(resumed) == list(range(4, 12))
-    assert all(resumed[step] == whole[step] for step in resumed)
+    assert all(resumed[step] == reference[step] for step in resumed)
     assert not resumed[4]["curvature/act/share_dead"]  # the window is not full yet
     assert any(value for step in (6, 7) for key, value in resumed[step].items() if key.endswith("share_dead"))
     assert second.latest == first.latest
@@ -144,12 +131,12 @@ def test_two_processes_equal_one_to_twelve_digits(tmp_path):
     for rank in (0, 1):
         two = json.loads((tmp_path / "two" / f"rank{rank}.json").read_text())
         assert len(one) == len(two) == 3
-        for expected, found in zip(one, two, strict=True):
+        for expected, figures in zip(one, two, strict=True):
             for site, row in expected.items():
                 # Of each process, the windows about kinks are as wide as its own inputs say.
-                assert found[site].pop("kink_mass") == pytest.approx(row["kink_mass"], rel=0.2)
+                assert figures[site].pop("kink_mass") == pytest.approx(row["kink_mass"], rel=0.2)
                 expected_row = {name: value for name, value in row.items() if name != "kink_mass"}
-                assert found[site] == pytest.approx(expected_row, rel=1e-12, abs=1e-13)
+                assert figures[site] == pytest.approx(expected_row, rel=1e-12, abs=1e-13)
     assert "share_dead" in one[-1]["net.1"]
     assert one[-1]["net.1"]["kink_mass"] > 0
 

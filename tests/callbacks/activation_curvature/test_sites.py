@@ -3,9 +3,9 @@
 import math
 
 import pytest
-from callback_helpers import FEATURES, SmallNet, collected_warnings
+from callback_helpers import FEATURES, Fails, History, SmallNet, collected_warnings
 from lightning.pytorch import Callback
-from monitor_helpers import SITES, History, fit, logged_rows
+from monitor_helpers import SITES, fit, logged_rows
 from torch import nn
 
 from lit_gelu import activations
@@ -152,11 +152,7 @@ class TestGates:
 
 
 def test_the_steps_before_a_failure_are_logged(tmp_path):
-    class Failing(Callback):
-        def on_train_batch_start(self, trainer, *_):
-            if trainer.global_step == 4:
-                raise FloatingPointError("the loss is NaN")
-
+    failing = Fails("on_train_batch_start", FloatingPointError("the loss is NaN"), number=5)
     with pytest.raises(FloatingPointError):
-        fit(tmp_path, Failing(), ActivationCurvatureMonitor(every_n_steps=1))
+        fit(tmp_path, failing, ActivationCurvatureMonitor(every_n_steps=1))
     assert steps(tmp_path) == [0, 1, 2, 3]

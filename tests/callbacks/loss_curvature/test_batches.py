@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from callback_helpers import SmallNet, collected_warnings, loader, quiet_trainer
+from callback_helpers import History, SmallNet, collected_warnings, loader, quiet_trainer
 from lightning.pytorch import Callback
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from loss_monitor_nets import EXACT, History, Net, data, fit, loss_monitor
+from loss_monitor_nets import EXACT, Net, data, fit, loss_monitor
 from probe_nets import CLASSES, batch_of, full_hessian
 from torch import nn
 from torch.nn import functional as F
@@ -79,12 +79,12 @@ def test_a_probe_went_through_the_hooks_of_a_batch_once(tmp_path, probe):
                 hessian = full_hessian(model, lambda outputs: F.cross_entropy(outputs, targets), inputs * 3 + 1)
                 tops[batch_idx] = torch.linalg.eigvalsh(hessian)[-1].item()
 
-    given = x.clone()
+    original = x.clone()
     monitor = loss_monitor(probe=[(x, y)] if probe == "given" else probe, **EXACT)
     figures = fit(tmp_path, monitor, Oracle(), model=model)
     assert {step: row["top_eigenvalue"] for step, row in figures.items()} == pytest.approx(tops, rel=1e-8)
     assert model.hooks.count("before") == model.hooks.count("after") == 4  # the model's list is as it was, too
-    assert torch.equal(given, x)
+    assert torch.equal(original, x)
 
 
 def test_a_step_without_a_loss_is_left_out_and_said_once(tmp_path):
@@ -142,13 +142,13 @@ def test_a_swap_of_parameters_is_no_update(tmp_path, before, after, monitor_firs
     monitor, slopes = loss_monitor("directional", **SETTINGS), Slopes()
     history = History(monitor)
     callbacks = [monitor, history, swap] if monitor_first else [swap, monitor, history]
-    with collected_warnings("directional is left out") as said:
+    with collected_warnings("directional is left out") as messages:
         trainer = quiet_trainer(tmp_path, *callbacks, slopes, max_epochs=1, precision="64-true")
         trainer.fit(Net(before), data(48))
     measured = {step for step, row in history.figures.items() if "directional_slope" in row}
     assert len(history.figures) == 6
     assert measured >= {0, 1, 4, 5}
-    assert len(said) == (len(measured) < 6)
+    assert len(messages) == (len(measured) < 6)
     for step in measured:
         assert history.figures[step]["directional_slope"] == pytest.approx(slopes.seen[step], rel=1e-6), step
 

@@ -3,12 +3,11 @@
 import pytest
 import torch
 from callback_helpers import SaveEachEpoch, SmallNet, loader, logged_rows, quiet_trainer
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from loss_monitor_nets import loss_monitor
-from probe_nets import CLASSES, FEATURES, batch_of
-from torch import nn
+from loss_monitor_nets import Net, loss_monitor
+from probe_nets import batch_of
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -18,19 +17,8 @@ from lit_gelu.curvature.probe.loss_probe import LossProbe
 CHEAP = {"fraction": 1 / 4, "trace_accuracy": None}
 
 
-class Uneven(LightningModule):
+class Uneven(Net):
     """Rank 0 trains on 13 examples of 20, rank 1 on the other 7."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.net = nn.Sequential(nn.Linear(FEATURES, 5), nn.GELU(), nn.Linear(5, CLASSES))
-
-    def training_step(self, batch, batch_idx):
-        return F.cross_entropy(self.net(batch[0]), batch[1])
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.5)
 
     def train_dataloader(self):
         part = slice(0, 13) if self.trainer.global_rank == 0 else slice(13, 20)
@@ -121,15 +109,15 @@ def test_a_resumed_run_logs_the_same_figures_at_the_same_steps(tmp_path):
         trainer.fit(Noisy(dropout=0), loader(), **options)
         return logged(folder)
 
-    whole = run(tmp_path / "whole")
+    reference = run(tmp_path / "whole")
     torch.rand(100)
-    assert list(whole) == [2, 5, 8, 11]
+    assert list(reference) == [2, 5, 8, 11]
     for epoch, steps in ((0, [5, 8, 11]), (1, [8, 11])):
         resumed = run(tmp_path / f"resumed{epoch}", ckpt_path=tmp_path / "whole" / f"epoch{epoch}.ckpt")
         assert list(resumed) == steps
-        assert {step: whole[step] for step in resumed} == resumed
-    assert whole[2]["curvature/loss/products"] == "10.0"
-    assert whole[5]["curvature/loss/products"] == "7.0"  # three warm steps and four probes
+        assert {step: reference[step] for step in resumed} == resumed
+    assert reference[2]["curvature/loss/products"] == "10.0"
+    assert reference[5]["curvature/loss/products"] == "7.0"  # three warm steps and four probes
 
 
 @pytest.mark.pictures

@@ -110,13 +110,6 @@ def test_wrong_arguments_are_refused_at_once(arguments, error):
         ActivationSwap(**({"swaps": RELU_TO_GELU} | arguments))
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-def test_a_swap_may_wait_for_the_result_of_another(tmp_path, reverse):
-    witness = Witness()
-    fit(tmp_path, *(chain()[::-1] if reverse else chain()), witness)
-    assert witness.names == ["ReLU"] * 4 + ["GELU"] * 4 + ["SiLU"] * 4
-
-
 def test_what_no_other_swap_can_bring_is_refused_at_the_swap(tmp_path):
     with pytest.raises(SwapError):
         fit(tmp_path, chain()[0], ActivationSwap({"activation:mish": "silu"}, at_epoch=2))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from callback_helpers import SaveEachEpoch, SmallNet, activations_of, collected_warnings, loader, quiet_trainer
+from swap_runs import fit
 from torch import nn
 
 from lit_gelu import surgery
@@ -12,37 +13,30 @@ from lit_gelu.errors import CheckpointError
 TO_PRELU = {"activation:relu": "prelu(num_parameters=16)"}
 
 
-def fit(folder, *callbacks, model=None, **options):
-    model = model or SmallNet()
-    trainer = quiet_trainer(folder, *callbacks, **({"max_epochs": 3} | options))
-    trainer.fit(model, loader())
-    return trainer, model
-
-
 def outputs(model):
     with torch.no_grad():
         return model.eval()(torch.linspace(-2, 2, 12).reshape(2, 6))
 
 
 def test_the_modules_own_hooks_run_after_the_activations_are_there(tmp_path):
-    class Own(SmallNet):
+    class Base(SmallNet):
         def on_save_checkpoint(self, checkpoint):
             checkpoint["own"] = 3
 
         def on_load_checkpoint(self, checkpoint):
-            self.found = checkpoint["own"], activations_of(self)
+            self.record = checkpoint["own"], activations_of(self)
 
-    class Derived(Own):
+    class Derived(Base):
         def on_load_checkpoint(self, checkpoint):
             super().on_load_checkpoint(checkpoint)
 
     fit(tmp_path, ActivationSwap(TO_PRELU, at_epoch=1), SaveEachEpoch(tmp_path), model=Derived())
-    for built in (Own, Derived):
-        assert load_from_checkpoint(built, tmp_path / "epoch2.ckpt").found == (3, ["PReLU", "PReLU"])
-    resumed = Own()
+    for built in (Base, Derived):
+        assert load_from_checkpoint(built, tmp_path / "epoch2.ckpt").record == (3, ["PReLU", "PReLU"])
+    resumed = Base()
     trainer = quiet_trainer(tmp_path / "b", ActivationSwap(TO_PRELU, at_epoch=1), max_epochs=4)
     trainer.fit(resumed, loader(), ckpt_path=tmp_path / "epoch2.ckpt")
-    assert resumed.found == (3, ["PReLU", "PReLU"])
+    assert resumed.record == (3, ["PReLU", "PReLU"])
 
 
 def test_a_checkpoint_that_names_no_activations_is_refused(tmp_path):

@@ -31,12 +31,12 @@ class Configured(SmallNet):
         self.make = make
 
     def configure_optimizers(self):
-        made = self.make(self)
-        if isinstance(made, tuple):
-            optimizer, scheduler = made
+        result = self.make(self)
+        if isinstance(result, tuple):
+            optimizer, scheduler = result
             interval = {"scheduler": scheduler, "interval": "step", "monitor": "train_loss"}
             return {"optimizer": optimizer, "lr_scheduler": interval}
-        return made
+        return result
 
     def lr_scheduler_step(self, scheduler, metric):
         if not isinstance(scheduler, NoScheduler):
@@ -105,14 +105,14 @@ def cosine(step):
 )
 def test_resumed_with_every_optimizer(tmp_path, make):
     swaps = [prelu_at(3, "net.1"), ActivationSwap({"net.1": "gelu"}, at_step=9), prelu_at(6, "net.5")]
-    whole = Configured(make)
-    trainer = fit(tmp_path, whole, *swaps, SaveEachEpoch(tmp_path), max_epochs=4)
-    assert all(bool(trainer.optimizers[0].state[parameter]) for parameter in whole.parameters())
+    reference = Configured(make)
+    trainer = fit(tmp_path, reference, *swaps, SaveEachEpoch(tmp_path), max_epochs=4)
+    assert all(bool(trainer.optimizers[0].state[parameter]) for parameter in reference.parameters())
     for epoch in (0, 1, 2):
         again = [prelu_at(3, "net.1"), ActivationSwap({"net.1": "gelu"}, at_step=9), prelu_at(6, "net.5")]
         resumed, checkpoint = Configured(make), tmp_path / f"epoch{epoch}.ckpt"
         fit(tmp_path / str(epoch), resumed, *again, max_epochs=4, ckpt_path=checkpoint)
-        for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
+        for (name, a), b in zip(reference.state_dict().items(), resumed.state_dict().values(), strict=True):
             assert torch.equal(a, b), (epoch, name)
 
 
@@ -164,12 +164,12 @@ def test_the_new_group_follows_the_schedule_of_its_neighbour(tmp_path, name):
     def swaps():
         return prelu_at(5, "net.1"), prelu_at(6, "net.5")
 
-    whole, alone = rates("whole", *swaps()), rates("alone")
+    reference, alone = rates("whole", *swaps()), rates("alone")
     for step in range(7, STEPS):
-        assert whole[step] == pytest.approx(alone[step] * 3, rel=1e-9)
+        assert reference[step] == pytest.approx(alone[step] * 3, rel=1e-9)
     # The same again from a checkpoint after the first epoch with both.
     resumed = rates("resumed", *swaps(), ckpt_path=tmp_path / "whole" / "epoch1.ckpt")
-    assert resumed == {step: whole[step] for step in resumed}
+    assert resumed == {step: reference[step] for step in resumed}
 
 
 def test_reduce_on_plateau_reduces_the_new_group_too(tmp_path):
@@ -323,8 +323,8 @@ def test_groups_that_the_module_adds_later_are_saved_and_resumed(tmp_path):
         trainer = fit(folder, model, swap, SaveEachEpoch(folder), max_epochs=3, ckpt_path=ckpt_path)
         return model, [(len(group["params"]), group["lr"]) for group in trainer.optimizers[0].param_groups]
 
-    whole, groups = run(tmp_path / "a")
+    reference, groups = run(tmp_path / "a")
     resumed, groups_again = run(tmp_path / "b", tmp_path / "a" / "epoch1.ckpt")
     assert groups == groups_again == [(6, 1e-2), (1, 1e-2), (2, 1e-3)]  # of the head, PReLU, the backbone
-    for (name, wanted), found in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
-        assert torch.equal(wanted, found), name
+    for (name, expected), value in zip(reference.state_dict().items(), resumed.state_dict().values(), strict=True):
+        assert torch.equal(expected, value), name

@@ -21,13 +21,13 @@ def make_swaps(kind):
     [("at_epoch", 0), ("at_epoch", 1), ("at_step", 1), ("chain", 0), ("chain", 1), ("chain reversed", 2)],
 )
 def test_a_resumed_run_ends_bitwise_as_the_uninterrupted_one(tmp_path, kind, epoch):
-    whole = SmallNet(dropout=0)
-    fit(tmp_path, *make_swaps(kind), SaveEachEpoch(tmp_path), model=whole, max_epochs=4)
+    reference = SmallNet(dropout=0)
+    fit(tmp_path, *make_swaps(kind), SaveEachEpoch(tmp_path), model=reference, max_epochs=4)
     resumed = SmallNet(dropout=0)
     fit(tmp_path / "resumed", *make_swaps(kind), model=resumed, max_epochs=4, ckpt_path=tmp_path / f"epoch{epoch}.ckpt")
-    assert activations_of(resumed) == activations_of(whole)
-    assert resumed.losses == whole.losses[STEPS_AN_EPOCH * (epoch + 1) :]
-    for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
+    assert activations_of(resumed) == activations_of(reference)
+    assert resumed.losses == reference.losses[STEPS_AN_EPOCH * (epoch + 1) :]
+    for (name, a), b in zip(reference.state_dict().items(), resumed.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
 
 

@@ -6,8 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from callback_helpers import SmallNet, activations_of, collected_warnings, dataset, loader, quiet_trainer
-from lightning.pytorch import Callback
+from callback_helpers import (
+    SaveEverywhere,
+    SmallNet,
+    activations_of,
+    collected_warnings,
+    dataset,
+    loader,
+    quiet_trainer,
+)
 from lightning.pytorch.callbacks import EarlyStopping
 from swap_runs import RELU_TO_GELU, STEPS_AN_EPOCH, Witness
 
@@ -136,14 +143,6 @@ class Scripted(SmallNet):
             self.log("val_loss", torch.tensor(VALUES[self.trainer.global_step // STEPS_AN_EPOCH - 1]))
 
 
-class SaveEveryStep(Callback):
-    def __init__(self, folder):
-        self.folder = folder
-
-    def on_train_batch_end(self, trainer, pl_module, *arguments):
-        trainer.save_checkpoint(self.folder / f"step{trainer.global_step}.ckpt")
-
-
 def fit(folder, model, *callbacks, ckpt_path=None):
     run = quiet_trainer(folder, *callbacks, max_epochs=6)
     with collected_warnings(""):  # loaders without workers
@@ -179,8 +178,8 @@ def test_a_training_metric_at_the_end_of_the_epoch(tmp_path):
 @pytest.mark.parametrize("step", [6, 13])
 def test_resumes_with_what_the_checks_have_come_to(tmp_path, step):
     rule = {"when": "val_loss", "patience": 2}
-    fit(tmp_path, Scripted(), ActivationSwap(RELU_TO_GELU, **rule), ExactResume(), SaveEveryStep(tmp_path))
+    fit(tmp_path, Scripted(), ActivationSwap(RELU_TO_GELU, **rule), ExactResume(), SaveEverywhere(tmp_path))
     resumed, swap = Scripted(), ActivationSwap(RELU_TO_GELU, **rule)
-    fit(tmp_path / "b", resumed, swap, ExactResume(), ckpt_path=tmp_path / f"step{step}.ckpt")
+    fit(tmp_path / "b", resumed, swap, ExactResume(), ckpt_path=tmp_path / f"batch{step}.ckpt")
     assert swap.record.step == 16
     assert activations_of(resumed) == ["GELU", "GELU"]

@@ -26,19 +26,19 @@ SPECS = [
 @pytest.mark.parametrize(("dtype", "accuracy"), [(torch.float32, 2e-6), (torch.float64, 1e-13)])
 def test_values_derivatives_and_gate(spec, dtype, accuracy):
     x = torch.cat([torch.linspace(-40, 40, 40_001), torch.linspace(-1e-3, 1e-3, 2001), torch.tensor([0.0])]).to(dtype)
-    found = joint_derivatives(registry.create(spec).to(dtype), registry)(x)
+    parts = joint_derivatives(registry.create(spec).to(dtype), registry)(x)
     module = registry.create(spec).double()
     value, first, second = (derivative(module, x.double(), order).detach() for order in (0, 1, 2))
     scale = value.abs().clamp(min=1)
-    assert ((found.value - value).abs() <= accuracy * scale).all()
-    assert ((found.first - first).abs() <= accuracy).all()
-    assert ((found.second - second).abs() <= accuracy * 10).all()
+    assert ((parts.value - value).abs() <= accuracy * scale).all()
+    assert ((parts.first - first).abs() <= accuracy).all()
+    assert ((parts.second - second).abs() <= accuracy * 10).all()
     at_zero = derivative(module, torch.zeros(1, dtype=torch.float64), 0)
     if at_zero.item() == 0:
         gate = torch.where(x == 0, first, value / x.double())
-        assert ((found.gate - gate).abs() <= accuracy).all()
+        assert ((parts.gate - gate).abs() <= accuracy).all()
     else:
-        assert found.gate is None or found.gate.isnan().all()
+        assert parts.gate is None or parts.gate.isnan().all()
 
 
 @pytest.mark.parametrize("spec", ["gelu", "gelu_tanh", "silu", "mish"])
@@ -54,5 +54,5 @@ def test_a_joint_form_of_a_user_takes_the_present_arguments():
 
     with registry.scope():
         registry.register("cube", joint=joint)(lambda x, scale=1.0: torch.full_like(x, torch.nan))
-        found = joint_derivatives(registry.create("cube(scale=0.5)"), registry)(torch.tensor([2.0]))
-    assert [part.item() for part in found] == [4.0, 6.0, 6.0, 2.0]
+        parts = joint_derivatives(registry.create("cube(scale=0.5)"), registry)(torch.tensor([2.0]))
+    assert [part.item() for part in parts] == [4.0, 6.0, 6.0, 2.0]

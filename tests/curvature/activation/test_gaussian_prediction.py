@@ -24,7 +24,7 @@ def predicted(spec, mean, std):
 
 @pytest.mark.parametrize("spec", ["gelu", "relu", "elu(alpha=0.5)", "hard_swish"])
 def test_expectations_equal_the_closed_forms(spec):
-    found, exact = predicted(spec, MEAN, STD), gaussian_moments(spec, MEAN, STD)
+    figures, exact = predicted(spec, MEAN, STD), gaussian_moments(spec, MEAN, STD)
     size = 1 + MEAN**2 + STD**2
     for name, field in (
         ("mean_output", "value"),
@@ -34,15 +34,15 @@ def test_expectations_equal_the_closed_forms(spec):
         ("mean_abs_second_derivative", "abs_second_derivative"),
         ("kink_mass", "kink"),
     ):
-        assert ((found[name] - getattr(exact, field)).abs() <= 1e-10 * size).all(), name
+        assert ((figures[name] - getattr(exact, field)).abs() <= 1e-10 * size).all(), name
 
 
 @pytest.mark.parametrize("spec", NAMES)
 def test_every_figure_is_that_of_a_sample_of_quantiles(spec):
     mean, std = 0.3, 1.7
     x = mean + std * torch.special.ndtri((torch.arange(400_000, dtype=torch.float64) + 0.5) / 400_000)
-    found, measured = predicted(spec, mean, std), activation_statistics(spec, x)
-    for name, value in found.items():
+    figures, measured = predicted(spec, mean, std), activation_statistics(spec, x)
+    for name, value in figures.items():
         if not math.isnan(measured[name]):
             tolerance = 0.02 * measured[name] if name == "kink_mass" else 1e-5
             assert value.item() == pytest.approx(measured[name], abs=tolerance + 1e-12), name

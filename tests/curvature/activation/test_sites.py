@@ -222,9 +222,9 @@ class Shared(nn.Module):
 
 @pytest.mark.parametrize(("second", "expected"), [(nn.Linear(4, 4), ChannelLayout(4, -1)), (nn.GroupNorm(1, 4), None)])
 def test_layers_that_do_not_agree_say_nothing(second, expected):
-    found = layouts_of(Shared(second), torch.zeros(2, 4, 4))
-    assert found["act"] == expected
-    assert found["late"] == ChannelLayout(9, -1)
+    layouts = layouts_of(Shared(second), torch.zeros(2, 4, 4))
+    assert layouts["act"] == expected
+    assert layouts["late"] == ChannelLayout(9, -1)
     assert layouts_of(Shared(second)) == {"act": None, "late": None}  # no layer is registered before them
 
 
@@ -232,8 +232,8 @@ def test_an_activation_with_channels_of_its_own_says_it_itself():
     model = nn.Sequential(
         nn.Linear(3, 8), registry.create("swish(learnable=True, channels=8, channel_dim=-1)"), nn.PReLU(8)
     )
-    found = layouts_of(model)
-    assert found == {"1": ChannelLayout(8, -1), "2": ChannelLayout(8, 1)}
+    layouts = layouts_of(model)
+    assert layouts == {"1": ChannelLayout(8, -1), "2": ChannelLayout(8, 1)}
     assert layouts_of(nn.Sequential(nn.Linear(3, 8), nn.PReLU()))["1"] == ChannelLayout(8, -1)
 
 

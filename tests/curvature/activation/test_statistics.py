@@ -135,10 +135,10 @@ FINITE = X[X.isfinite()]
 @pytest.mark.parametrize("name", ["gelu", "relu", "softplus", "prelu", "swish(beta=2.0, learnable=True)", "hard_swish"])
 def test_figures_are_those_of_the_finite_elements(name):
     module = activations.create(name).double()
-    found, expected = activation_statistics(module, X), activation_statistics(module, FINITE)
-    assert found.pop("share_non_finite") == 0.5
+    figures, expected = activation_statistics(module, X), activation_statistics(module, FINITE)
+    assert figures.pop("share_non_finite") == 0.5
     expected.pop("share_non_finite")
-    assert found == pytest.approx(expected, rel=1e-12, nan_ok=True)
+    assert figures == pytest.approx(expected, rel=1e-12, nan_ok=True)
 
 
 def test_an_activation_that_is_infinite_at_zero():

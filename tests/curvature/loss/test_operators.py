@@ -201,7 +201,7 @@ def test_what_has_no_curvature_is_refused():
     other, _, _ = classifier(seed=1)
     parameters, complex_one = named(model), torch.ones(2, dtype=torch.complex64, requires_grad=True)
     frozen = {name: p.detach() for name, p in parameters.items()}
-    for closure, given in [
+    for closure, weights in [
         (lambda: model(inputs), parameters),
         (lambda: 1.0, parameters),
         (lambda: loss(model(inputs)), frozen),
@@ -210,7 +210,7 @@ def test_what_has_no_curvature_is_refused():
         (lambda: complex_one.abs().sum(), {"weight": complex_one}),
     ]:
         with pytest.raises(ArgumentError):
-            hessian_operator(closure, given)
+            hessian_operator(closure, weights)
     with pytest.raises(ArgumentError):
         hessian_of(model, inputs, loss)(torch.ones(3))
 

@@ -64,7 +64,15 @@ def with_a_hook(logits, ids):
     return F.cross_entropy(logits[0], ids[0])
 
 
+def with_a_hook_behind_a_view(logits, ids):
+    rows = logits[0]
+    logits.register_hook(lambda gradient: 0.1 * gradient)
+    return F.cross_entropy(rows, ids[0])
+
+
 TORCHS = {
+    "no words": lambda z, ids: F.cross_entropy(z[0, :0], ids[0, :0], reduction="sum") + z.square().mean(),
+    "with a hook behind a view": with_a_hook_behind_a_view,
     "smoothed": lambda z, ids: F.cross_entropy(z[0], ids[0], label_smoothing=0.1),
     "weighed": lambda z, ids: F.cross_entropy(z[0], ids[0], weight=torch.linspace(0, 1, WORDS).to(z)),
     "words before rows": lambda z, ids: F.cross_entropy(z.transpose(1, 2), ids),
@@ -92,8 +100,8 @@ def test_products_are_those_of_double_backward(name, dtype, monkeypatch):
     net, ids = Net(tied=name == "flattened", bias=name != "one sequence").to(dtype), torch.randint(0, WORDS, (3, 7))
     chunks = []
     monkeypatch.setattr(vocabulary, "_NUMBERS", 5 * WORDS)  # five rows at a time
-    whole = vocabulary._chunks
-    monkeypatch.setattr(vocabulary, "_chunks", lambda *sizes: chunks.append(sizes) or whole(*sizes))
+    original = vocabulary._chunks
+    monkeypatch.setattr(vocabulary, "_chunks", lambda *sizes: chunks.append(sizes) or original(*sizes))
     loss = (LOSSES | TORCHS)[name]
     ours = products(net, loss, ids)
     is_converted = (name, dtype) == ("as transformers", torch.float64)  # by float(), which is another function then
@@ -141,11 +149,11 @@ def test_a_checkpointed_head_is_computed_again():
         return checkpoint(of_hidden, hidden, use_reentrant=False) if is_checkpointed else of_hidden(hidden)
 
     vector = torch.randn(sum(p.numel() for p in net.parameters()), generator=torch.Generator().manual_seed(1))
-    found = []
+    results = []
     for is_checkpointed in (True, False):
         with hessian_operator(lambda kind=is_checkpointed: loss(kind), dict(net.named_parameters())) as hessian:
-            found.append(hessian(vector))
-    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-5 * float(found[1].abs().max()))
+            results.append(hessian(vector))
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=1e-5 * float(results[1].abs().max()))
 
 
 @pytest.mark.filterwarnings("ignore:size_average")

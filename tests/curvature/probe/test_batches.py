@@ -48,10 +48,10 @@ def test_every_kind_of_batch_is_cut_alike(batch, pieces):
     assert count_examples(batch) == 6
     assert count_examples(part) == 4
     assert type(part) is type(batch) or isinstance(batch, MappingProxyType)
-    for piece, whole in zip(pieces(part), pieces(batch), strict=True):
+    for piece, source in zip(pieces(part), pieces(batch), strict=True):
         assert len(piece) == 4
-        assert len(whole) == 6  # the batch itself is not changed
-        assert torch.equal(piece, whole[:4]) if isinstance(piece, torch.Tensor) else piece == whole[:4]
+        assert len(source) == 6  # the batch itself is not changed
+        assert torch.equal(piece, source[:4]) if isinstance(piece, torch.Tensor) else piece == source[:4]
 
 
 def test_a_batch_of_unknown_kind_is_used_whole_or_refused():
@@ -135,7 +135,7 @@ class Taking(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("forward", "batch", "wanted"),
+    ("forward", "batch", "expected"),
     [
         (lambda xs: torch.cat(xs, 1), ([LEFT, RIGHT], TARGET), ([LEFT[:2], RIGHT[:2]],)),
         (lambda xs: torch.cat(xs, 1), ([LEFT], TARGET), ([LEFT[:2]],)),
@@ -149,10 +149,10 @@ class Taking(nn.Module):
         (lambda x: x + 1, (LEFT, TARGET), LEFT[:2]),
     ],
 )
-def test_inputs_are_the_arguments_that_forward_runs_on(forward, batch, wanted):
-    found = forward_sample(Taking(forward), batch)
-    assert type(found) is type(wanted)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+def test_inputs_are_the_arguments_that_forward_runs_on(forward, batch, expected):
+    inputs = forward_sample(Taking(forward), batch)
+    assert type(inputs) is type(expected)
+    torch.testing.assert_close(inputs, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("batch", [(), [[]], ("text", TARGET), ([pack_sequence([LEFT])], TARGET), None])

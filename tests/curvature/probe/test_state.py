@@ -210,9 +210,9 @@ def test_a_batch_changed_in_place_is_the_same_at_every_call(change):
 
     module, (x, y) = Changes(), batch()
     module.seen = seen = []
-    given = {"x": x.clone(), "y": y.clone(), "names": ["a"]}
+    sample = {"x": x.clone(), "y": y.clone(), "names": ["a"]}
     inputs = []
-    with LossProbe(module, [given]) as probe:
+    with LossProbe(module, [sample]) as probe:
         losses = set()
         for _ in range(3):
             losses.add(probe.closures[0]().item())
@@ -220,5 +220,5 @@ def test_a_batch_changed_in_place_is_the_same_at_every_call(change):
     assert all(torch.equal(each, x) for each in inputs)
     assert len(inputs) == 3
     assert len(losses) == 1
-    assert torch.equal(given["x"], x)
-    assert given["names"] == ["a"]
+    assert torch.equal(sample["x"], x)
+    assert sample["names"] == ["a"]

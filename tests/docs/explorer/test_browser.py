@@ -57,11 +57,11 @@ def opened(browser, explorer):
 
 @pytest.mark.parametrize(("name", "values"), SETTINGS)
 def test_values_are_those_of_python(opened, name, values):
-    found = opened.run(COMPUTE, name, GRID.tolist(), values)
+    curves = opened.run(COMPUTE, name, GRID.tolist(), values)
     rounded = {key: float(np.float32(value)) for key, value in values.items()}  # as the graph gets them
     module = activations.create(name, **rounded).double()
     x = torch.from_numpy(GRID.astype(np.float32).astype(np.float64))
-    for order, curve in enumerate(found):
+    for order, curve in enumerate(curves):
         exact = functional.derivative(module, x, order).detach().numpy()
         error = np.abs(np.array(curve) - exact) / np.maximum(1.0, np.abs(exact))
         assert error.max() <= 1e-6, (order, GRID[error.argmax()], error.max())
@@ -73,7 +73,7 @@ INPUTS = [(0.0, 1.0), (0.0, 0.3), (-1.0, 3.0), (-1.0, 0.3), (1.5, 2.0)]  # mean 
 @pytest.mark.parametrize(("name", "values"), SETTINGS)
 def test_gains_are_those_of_python(opened, name, values):
     rounded = {key: float(np.float32(value)) for key, value in values.items()}
-    for (mean, std), found in zip(INPUTS, opened.run(GAINS, name, values, INPUTS), strict=True):
-        for kind, gain in found.items():
+    for (mean, std), gains in zip(INPUTS, opened.run(GAINS, name, values, INPUTS), strict=True):
+        for kind, gain in gains.items():
             exact = activations.gain(activations.create(name, **rounded), kind, mean, std)
             assert gain == pytest.approx(exact, rel=1e-6), (kind, mean, std)

@@ -37,15 +37,15 @@ def computed(file, x, values):
 def cases_of(each):
     """Return the definitions that a file can compute: those of its function whose other arguments are its own."""
     moved = {parameter.argument for parameter in each.parameters}
-    known = inspect.signature(inspect.unwrap(each.entry.function)).parameters
+    parameters = inspect.signature(inspect.unwrap(each.entry.function)).parameters
     for case in CASES:
-        given = (
-            {key: case.parameters.get(key, known[key].default) for key in (*moved, *each.fixed)}
+        values = (
+            {key: case.parameters.get(key, parameters[key].default) for key in (*moved, *each.fixed)}
             if (case.name == each.entry.function.__name__)
             else None
         )
-        if given is not None and all(given[key] == value for key, value in each.fixed.items()):
-            yield case, {key: given[key] for key in moved}
+        if values is not None and all(values[key] == value for key, value in each.fixed.items()):
+            yield case, {key: values[key] for key in moved}
 
 
 def test_the_list_is_what_the_registry_says(files):
@@ -58,8 +58,8 @@ def test_files_agree_with_their_definitions(files):
         tried = 0
         for case, values in cases_of(each):
             exact = np.array([[float(value) for value in case.exact(float(np.float32(x)))[:3]] for x in POINTS]).T
-            found = np.array(computed(each.file, POINTS, values), dtype=np.float64)
-            assert np.abs(found - exact).max() <= 1e-6 * max(1.0, np.abs(exact).max()), (each.file, str(case))
+            outputs = np.array(computed(each.file, POINTS, values), dtype=np.float64)
+            assert np.abs(outputs - exact).max() <= 1e-6 * max(1.0, np.abs(exact).max()), (each.file, str(case))
             tried += 1
         without |= set() if tried else {each.file}
     assert without == {"clipped_gelu_min_m10_max_10.onnx"}  # its own test is below

@@ -110,6 +110,6 @@ def test_axe_finds_nothing_serious(page, explorer, width, size, theme):
     page.open(explorer + VIEW)
     assert page.driver.execute_script("return document.documentElement.dataset.theme") == theme
     page.driver.execute_script(AXE.read_text())
-    found = page.run("return (await axe.run()).violations.map((each) => [each.id, each.impact, each.nodes[0].html])")
+    faults = page.run("return (await axe.run()).violations.map((each) => [each.id, each.impact, each.nodes[0].html])")
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    assert [each for each in found if each[1] in {"serious", "critical"}] == []
+    assert [each for each in faults if each[1] in {"serious", "critical"}] == []

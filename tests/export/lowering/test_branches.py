@@ -36,7 +36,7 @@ def test_a_file_with_branches_is_valid_and_right(tmp_path, options):
             exact = Branches().double().eval()(x.half().double() if half else x.double())
         y = OnnxPredictor(path)(x.half() if half else x)
         torch.testing.assert_close(y.double(), exact, rtol=2e-3 if half else 1e-5, atol=2e-3 if half else 1e-6)
-    found = check_parity(model, path, input_sample=X)
-    assert not any("rewrote" in note for note in found.notes)
-    alone = [note for note in found.notes if "was not run alone: it is in a branch" in note]
+    parity = check_parity(model, path, input_sample=X)
+    assert not any("rewrote" in note for note in parity.notes)
+    alone = [note for note in parity.notes if "was not run alone: it is in a branch" in note]
     assert [note.partition(" ")[0] for note in alone] == [site.spec for site in report.sites]

@@ -110,13 +110,13 @@ class Usual(nn.Module):
         stem = self.stem(images)
         h = self.embedding(tokens)
         a, b = torch.cat([h, h.flip(-1)], -1).split(8, -1)
-        found = {name: module(stem) for name, module in self.images.items()}
-        found["where"] = torch.where(a > b, a, b.clamp(min=-1))
-        found["largest"], found["mean of"] = stem.amax((2, 3)), h.mean(1)
-        found["softmax"] = torch.softmax(a @ b.mT, -1)
-        found["head"] = self.head(h)
-        found["most"] = h.argmax(-1)
-        return found
+        outputs = {name: module(stem) for name, module in self.images.items()}
+        outputs["where"] = torch.where(a > b, a, b.clamp(min=-1))
+        outputs["largest"], outputs["mean of"] = stem.amax((2, 3)), h.mean(1)
+        outputs["softmax"] = torch.softmax(a @ b.mT, -1)
+        outputs["head"] = self.head(h)
+        outputs["most"] = h.argmax(-1)
+        return outputs
 
 
 NETS = {
@@ -138,14 +138,14 @@ def without_kernel(model):
     for value in (*graph.input, *graph.output, *graph.value_info):
         types[value.name] = value.type.tensor_type.elem_type
     types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
-    found = []
+    missing = []
     for node in graph.node:
         if node.op_type == "Constant":
             continue
         if node.domain:
             kinds = {"T": NAMES[types[node.input[0]]]}
             if not registered(KERNELS, f"{node.domain}::{node.op_type}", 1, kinds):
-                found.append(f"{node.op_type} {kinds}")
+                missing.append(f"{node.op_type} {kinds}")
             continue
         schema, kinds = onnx.defs.get_schema(node.op_type, opset, ""), {}
         for names, formal in ((node.input, schema.inputs), (node.output, schema.outputs)):
@@ -153,8 +153,8 @@ def without_kernel(model):
                 if types.get(name) in NAMES:
                     kinds[formal[min(i, len(formal) - 1)].type_str] = NAMES[types[name]]
         if kinds and not registered(KERNELS, node.op_type, schema.since_version, kinds):
-            found.append(f"{node.op_type} {kinds}")
-    return found
+            missing.append(f"{node.op_type} {kinds}")
+    return missing
 
 
 def exported(folder, names, **options):
@@ -186,8 +186,8 @@ def test_every_node_has_a_kernel(files):
 def test_the_provider_opens_them_and_nothing_is_copied(files, tmp_path):
     """The shipped one, on stand-in libraries."""
     stand_in_cuda.require_tools()
-    found = stand_in_cuda.opened(stand_in_cuda.build(tmp_path), [(path, {}, {}) for path in files.values()])
-    for name, entry in zip(files, found, strict=True):
+    entries = stand_in_cuda.opened(stand_in_cuda.build(tmp_path), [(path, {}, {}) for path in files.values()])
+    for name, entry in zip(files, entries, strict=True):
         assert "error" not in entry, (name, entry["error"])
         assert entry["copies"] == 0
 

@@ -66,27 +66,27 @@ def run(graph, dtype):
 
 
 def operators_by_site(graph):
-    found = {}
+    operators = {}
     for node in graph.graph:
         name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-        found.setdefault(node.metadata_props["lit_gelu.site"], []).append(name)
-    return found
+        operators.setdefault(node.metadata_props["lit_gelu.site"], []).append(name)
+    return operators
 
 
 @pytest.mark.parametrize(("target", "dtype", "policy"), CELLS)
 def test_operators_are_the_tables_and_the_checker_passes(every_activation, target, dtype, policy):
     graph, lowered = every_activation.lowered(target, dtype, policy)
     assert 20 <= lowered.opset <= accepted_range(target)[-1]
-    found = operators_by_site(graph)
-    assert len(found) == len(CASES)
+    operators = operators_by_site(graph)
+    assert len(operators) == len(CASES)
     for row in lowered.sites:
-        key, wanted = row.row, Target(target, dtype, policy)
-        assert found[row.site] == list(choose(TABLE[key], wanted, lowered.opset).operators), key
-        assert str(choose(TABLE[key], wanted)) == row.recipe, key  # no other choice had to give way
+        key, cell = row.row, Target(target, dtype, policy)
+        assert operators[row.site] == list(choose(TABLE[key], cell, lowered.opset).operators), key
+        assert str(choose(TABLE[key], cell)) == row.recipe, key  # no other choice had to give way
     proto = ir.to_proto(graph)
     onnx.checker.check_model(proto, full_check=True)
     assert {entry.domain for entry in proto.opset_import} == {""} | {
-        "com.microsoft" for names in found.values() for name in names if "::" in name
+        "com.microsoft" for names in operators.values() for name in names if "::" in name
     }
     kinds = {value.type.tensor_type.elem_type for value in (*proto.graph.input, *proto.graph.output)}
     assert kinds == {int(DTYPES[dtype])}

@@ -72,8 +72,8 @@ def test_sums_whose_float16_kernels_overflow_stay_in_float32(tmp_path, policy, d
         assert (types[node.output[0]] == TensorProto.FLOAT) == (stays or policy == "strict")
     if dtype == "fp16":
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        (found,) = session.run(None, {session.get_inputs()[0].name: np.full((2, 3, 8, 8), 5000, np.float16)})
-        assert np.array_equal(found, np.full((2, 3), 10_000))
+        (outputs,) = session.run(None, {session.get_inputs()[0].name: np.full((2, 3, 8, 8), 5000, np.float16)})
+        assert np.array_equal(outputs, np.full((2, 3), 10_000))
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [("fp16", TensorProto.FLOAT16), ("bf16", TensorProto.BFLOAT16)])
@@ -128,8 +128,8 @@ def test_bfloat16_values_by_the_float32_twin(net, policy):
         exact = net.model.eval()(x, token)["logits"]
         half = net.model.eval().bfloat16()(x.bfloat16(), token)["logits"]
         net.model.float()
-    own = (half.float() - exact).abs().max().item()
-    assert np.abs(logits - exact.numpy()).max() < 2 * own
+    error = (half.float() - exact).abs().max().item()
+    assert np.abs(logits - exact.numpy()).max() < 2 * error
     rounded = logits.astype(ml_dtypes.bfloat16).astype(np.float32)
     assert (rounded == logits).all()  # every result is a bfloat16 number
     np.testing.assert_array_equal(same, x.bfloat16().float().numpy())
@@ -192,13 +192,13 @@ def test_inputs_and_weights_that_are_outputs(tmp_path, dtype, io_dtype):
     net, x, path = Returning(), torch.randn(4, 8), tmp_path / "net.onnx"
     export_onnx(net, path, x, dtype=dtype, io_dtype=io_dtype)
     kinds = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
-    made = {value.name: value.type.tensor_type.elem_type for value in onnx.load(path).graph.output}
-    assert set(made.values()) == {kinds["fp32" if io_dtype == "fp32" else dtype]}
+    types = {value.name: value.type.tensor_type.elem_type for value in onnx.load(path).graph.output}
+    assert set(types.values()) == {kinds["fp32" if io_dtype == "fp32" else dtype]}
     if dtype == "bf16":
         return  # onnxruntime's CPU provider has no products of bfloat16
-    found = dict(zip(made, OnnxPredictor(path)(x if io_dtype == "fp32" else x.half()), strict=True))
+    outputs = dict(zip(types, OnnxPredictor(path)(x if io_dtype == "fp32" else x.half()), strict=True))
     for name, value in {"scale": net.logit_scale, "read": net.summed, "factor": net.factor}.items():
-        torch.testing.assert_close(found[name].float(), value.detach(), rtol=2.0**-11, atol=1e-7)
+        torch.testing.assert_close(outputs[name].float(), value.detach(), rtol=2.0**-11, atol=1e-7)
     assert check_parity(net, path, input_sample=x).passed
 
 

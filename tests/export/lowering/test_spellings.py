@@ -101,19 +101,19 @@ def spelled():
 
 def sites(graph):
     """The row of the node that makes each output, before an Identity that names it."""
-    found = {}
+    rows = {}
     for value in graph.graph.outputs:
         node = value.producer()
         while node.op_type == "Identity":
             node = node.inputs[0].producer()
-        found[value.name] = node.metadata_props.get("lit_gelu.site", "").removeprefix(":").split("#")[0]
-    return found
+        rows[value.name] = node.metadata_props.get("lit_gelu.site", "").removeprefix(":").split("#")[0]
+    return rows
 
 
 def test_every_spelling_is_the_row_of_its_function(spelled):
     _, graph, _ = spelled
-    found = sites(graph)
-    assert {f"known_{i}": found[f"known_{i}"] for i in range(len(CASES))} == {
+    rows = sites(graph)
+    assert {f"known_{i}": rows[f"known_{i}"] for i in range(len(CASES))} == {
         f"known_{i}": row for i, (row, _) in enumerate(CASES)
     }
 
@@ -129,8 +129,8 @@ def test_one_beta_a_channel_is_swish_with_one_a_channel(spelled):
 def test_what_is_another_function_is_left_alone(spelled):
     """Constants of four digits, other factors, two different inputs, arguments that the activation does not take."""
     _, graph, _ = spelled
-    found = sites(graph)
-    assert {found[f"other_{i}"] for i in range(len(OTHERS))} == {""}
+    rows = sites(graph)
+    assert {rows[f"other_{i}"] for i in range(len(OTHERS))} == {""}
 
 
 def test_values_agree_with_pytorch_float64(spelled):
@@ -151,11 +151,21 @@ def test_tails_of_erfc_ndtr_and_log_ndtr_keep_their_digits(spelled):
     _, graph, _ = spelled
     session = onnxruntime.InferenceSession(ir.to_proto(graph).SerializeToString(), providers=["CPUExecutionProvider"])
     x = np.linspace(0.0, 8.0, 800, dtype=np.float32).reshape(-1, 4)
-    functions = {"erfc": (special.erfc, 1), "ndtr": (special.ndtr, -1), "log_ndtr": (special.log_ndtr, -1)}
-    for row, (function, sign) in functions.items():
-        name = next(f"known_{i}" for i, (known, _) in enumerate(CASES) if known == row)
+    for row, sign in (("erfc", 1), ("ndtr", -1), ("log_ndtr", -1), ("log_ndtr", 1)):
+        function, name = getattr(special, row), next(f"known_{i}" for i, (key, _) in enumerate(CASES) if key == row)
         (y,) = session.run([name], {"x": sign * x})
         np.testing.assert_allclose(y, function(sign * x.astype(np.float64)), rtol=3e-5)
+
+
+class Complement(nn.Linear):
+    def forward(self, x):
+        return torch.special.erfc(super().forward(x))
+
+
+def test_a_call_that_is_no_activation_is_proved(tmp_path):
+    net = Complement(4, 4)
+    export_onnx(net, tmp_path / "net.onnx", torch.randn(2, 4))
+    assert check_parity(net, tmp_path / "net.onnx").passed
 
 
 def test_torchs_gelu_is_itself_where_its_name_is_another_activations(tmp_path):

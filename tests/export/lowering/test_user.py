@@ -51,16 +51,16 @@ def test_the_arguments_decide_among_cases(tmp_path, registry):
             case,
         ),
     )
-    found = {}
+    sites = {}
     for scale in (1.0, 0.5, 3.0):
         model = nn.Sequential(nn.Linear(4, 4), registry.create("leaky_cube", scale=scale))
         path = tmp_path / f"{scale}.onnx"
-        found[scale] = export_onnx(model, path, torch.zeros(1, 4), registry=registry).sites[0]
+        sites[scale] = export_onnx(model, path, torch.zeros(1, 4), registry=registry).sites[0]
         x = torch.randn(16, 4)
         assert np.abs(OnnxPredictor(path)(x.numpy()) - model(x).detach().numpy()).max() < 1e-5
-    assert found[1.0].operators == ("Pow", "Add")
-    assert found[0.5].operators == ("Pow", "Mul", "Add")
-    assert found[3.0].lowering == "torch"
+    assert sites[1.0].operators == ("Pow", "Add")
+    assert sites[0.5].operators == ("Pow", "Mul", "Add")
+    assert sites[3.0].lowering == "torch"
     with pytest.raises(ArgumentError):
         export_onnx(registry.create("leaky_cube(scale=2.0)"), path, torch.zeros(1, 4), registry=registry)
 
@@ -93,9 +93,9 @@ def test_inner_values_have_types_and_shapes_of_their_own(tmp_path, registry, onn
     export_onnx(model, path, x, registry=registry, **options)
     fed = x.half() if options.get("dtype") == "fp16" and "io_dtype" not in options else x
     wide = fed.double()
-    found = OnnxPredictor(path)(fed.numpy()).astype(np.float64)
+    outputs = OnnxPredictor(path)(fed.numpy()).astype(np.float64)
     limit = 2e-3 if options.get("dtype") == "fp16" else 1e-6
-    assert np.abs(found - (wide * torch.tanh(2.0 * wide)).numpy()).max() < limit
+    assert np.abs(outputs - (wide * torch.tanh(2.0 * wide)).numpy()).max() < limit
     assert check_parity(model, path, registry=registry, input_sample=x).passed
 
 
@@ -105,12 +105,12 @@ def test_whole_numbers_of_an_operator_stay_whole(tmp_path, registry):
     export_onnx(nn.Sequential(registry.create("gate")), path, x, registry=registry)
     (node,) = (node for node in onnx.load(path).graph.node if node.op_type == "Softmax")
     assert [(entry.type, entry.i) for entry in node.attribute] == [(onnx.AttributeProto.INT, -1)]
-    wanted = x.double() * torch.softmax(x.double(), -1)
-    assert np.abs(OnnxPredictor(path)(x.numpy()) - wanted.numpy()).max() < 1e-6
+    expected = x.double() * torch.softmax(x.double(), -1)
+    assert np.abs(OnnxPredictor(path)(x.numpy()) - expected.numpy()).max() < 1e-6
 
 
 @pytest.mark.parametrize(
-    "given",
+    "recipe",
     [
         3,
         "Mul(x,",
@@ -119,13 +119,14 @@ def test_whole_numbers_of_an_operator_stay_whole(tmp_path, registry):
         "Mul(x, Softmax(x, axis=0.5))",
         "Add(x, Mull(0.5, x))",
         "Swish(x)",  # of opset 24, says ONNX's list of operators
+        "a = Sqrt(x); Mul(x, 2.0)",
         OnnxRecipes(native="Mul(x, Nichts(x))"),
         OnnxRecipes(contrib="microsoft.FastGelu(x)"),
     ],
     ids=str,
 )
-def test_what_cannot_be_used_is_refused(tmp_path, registry, given):
-    model = nn.Sequential(register_cube(registry, given))
+def test_what_cannot_be_used_is_refused(tmp_path, registry, recipe):
+    model = nn.Sequential(register_cube(registry, recipe))
     with pytest.raises(ArgumentError):
         export_onnx(model, tmp_path / "cube.onnx", torch.zeros(1, 4), registry=registry)
 

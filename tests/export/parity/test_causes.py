@@ -82,9 +82,9 @@ def test_the_second_call_of_a_module_is_told_from_the_first(tmp_path):
     export_onnx(net, path, ROWS)
     with torch.no_grad():
         net.b.bias += 0.05
-    found = check_parity(net, path, input_sample=ROWS, strict=False).divergence
-    assert (found.layer.site, found.layer.call) == ("act", 1)
-    assert (found.after.site, found.after.call) == ("act", 0)
+    divergence = check_parity(net, path, input_sample=ROWS, strict=False).divergence
+    assert (divergence.layer.site, divergence.layer.call) == ("act", 1)
+    assert (divergence.after.site, divergence.after.call) == ("act", 0)
 
 
 class Mapped(nn.Module):
@@ -135,5 +135,5 @@ def test_activations_that_are_called_by_each_others_names(tmp_path):
     export_onnx(Named(["one", "two"]), path, ROWS)
     other = Named(["two", "one"])
     assert check_parity(other, path, input_sample=ROWS).passed
-    found = check_parity(spoilt(other, "c"), path, input_sample=ROWS, strict=False).divergence
-    assert (found.layer, found.after.site) == (None, "one")
+    divergence = check_parity(spoilt(other, "c"), path, input_sample=ROWS, strict=False).divergence
+    assert (divergence.layer, divergence.after.site) == (None, "one")

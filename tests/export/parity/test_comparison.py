@@ -65,9 +65,9 @@ def test_in_16_bit_the_limit_is_twice_pytorchs_own_error(dtype):
     rows = [row for row in judge.compare([Family("sample", [(SAMPLE.to(dtype),)])]) if row.gating]
     module, low = TwoOutputs().double(), TwoOutputs().to(dtype)
     with torch.no_grad():
-        exact, own = module(SAMPLE.to(dtype).double()), low(SAMPLE.to(dtype))
+        exact, values = module(SAMPLE.to(dtype).double()), low(SAMPLE.to(dtype))
     for row in rows:
-        error = float((own[row.output].double() - exact[row.output]).abs().max() / exact[row.output].abs().max())
+        error = float((values[row.output].double() - exact[row.output]).abs().max() / exact[row.output].abs().max())
         assert row.own == pytest.approx(error)
         assert row.limit == pytest.approx(max(1e-5 + torch.finfo(dtype).eps / 2, 2 * error))
         assert row.error < 1e-12
@@ -80,15 +80,15 @@ def test_a_module_with_other_outputs_than_the_file():
         judge.compare([Family("sample", [(SAMPLE,)])])
 
 
-class Known:
+class StandIn:
     """References whose float32 is off by what it was told."""
 
-    def __init__(self, own, varied):
-        self.own, self.errors, self.asked = own, varied, 0
+    def __init__(self, shift, varied):
+        self.shift, self.errors, self.asked = shift, varied, 0
 
     def outputs(self, batch):
         x = batch[0].double().numpy()
-        return Outputs([x + self.own], [x], None)
+        return Outputs([x + self.shift], [x], None)
 
     def varied(self, batch):
         for error in self.errors:
@@ -96,9 +96,9 @@ class Known:
             yield [batch[0].double().numpy() + error], [batch[0].double().numpy()]
 
 
-def a_file_that_is_off(own, varied, *, extreme):
-    """The row of a file that is off by 5e-5, where PyTorch is off by ``own``, and at other times more."""
-    references = Known(own, varied)
+def a_file_that_is_off(shift, varied, *, extreme):
+    """The row of a file that is off by 5e-5, where PyTorch is off by ``shift``, and at other times more."""
+    references = StandIn(shift, varied)
     judge = Comparison(lambda b: [b[0].double().numpy() + 5e-5], references, ["y"], lambda b: b, torch.float32, 1e-5)
     (row,) = [row for row in judge.compare([Family("few", [(torch.ones(2, 1),)], extreme=extreme)]) if row.gating]
     return row, references.asked
@@ -116,18 +116,18 @@ def test_before_a_breach_counts_pytorchs_own_error_is_measured_again(extreme):
 
 def test_infinities_and_nan_are_counted():
     reference = np.array([[1.0, 1e39, 2.0, 3.0]])
-    found = Differences()
-    found.add(np.array([[1.5, np.inf, np.nan, -np.inf]], np.float32), reference)
-    assert (found.max_abs, found.nonfinite) == (0.5, 2)
+    differences = Differences()
+    differences.add(np.array([[1.5, np.inf, np.nan, -np.inf]], np.float32), reference)
+    assert (differences.max_abs, differences.nonfinite) == (0.5, 2)
     excused = Differences()
     excused.add(np.array([[1.5, np.inf, np.nan, 3.0]], np.float32), reference, np.array([[1, np.inf, np.nan, 3.0]]))
     assert (excused.max_abs, excused.nonfinite) == (0.5, 0)
 
 
 def test_an_output_of_another_shape_is_infinitely_wrong():
-    found = Differences()
-    found.add(np.zeros((2, 3)), np.zeros((2, 4)))
-    assert found.relative(1.0, 0.0) == float("inf")
+    differences = Differences()
+    differences.add(np.zeros((2, 3)), np.zeros((2, 4)))
+    assert differences.relative(1.0, 0.0) == float("inf")
     filled = Differences()
     filled.add(np.zeros((2, 3)), np.zeros((2, 4)), filled=np.zeros((2, 4), dtype=bool))
     assert filled.relative(1.0, 0.0) == float("inf")
@@ -135,23 +135,23 @@ def test_an_output_of_another_shape_is_infinitely_wrong():
 
 def by_index(reference, output=None):
     """Differences of an output, or of the reference from itself."""
-    found = Differences()
-    found.add(np.asarray(reference if output is None else output), np.asarray(reference))
-    return found
+    differences = Differences()
+    differences.add(np.asarray(reference if output is None else output), np.asarray(reference))
+    return differences
 
 
-def worst(found, usual):
-    return worst_index(found, usual, 0.0, torch.float32, 1e-5)
+def worst(differences, usual):
+    return worst_index(differences, usual, 0.0, torch.float32, 1e-5)
 
 
 def test_the_index_farthest_from_its_own_size_is_found_in_every_dimension_but_the_first():
     exact = np.ones((4, 3, 5, 7)) * np.array([1e4, 1.0, 1e-2]).reshape(3, 1, 1)
     wrong = exact.copy()
     wrong[1, 2, 0, 0] += 1e-3
-    found = worst(by_index(exact, wrong), by_index(exact))
-    assert found.index == "[:, 2]"
-    assert (found.index_error, found.index_scale) == (pytest.approx(1e-3), 1e-2)
-    assert found.index_limit == pytest.approx(1e-5 * 1e-2)
+    result = worst(by_index(exact, wrong), by_index(exact))
+    assert result.index == "[:, 2]"
+    assert (result.index_error, result.index_scale) == (pytest.approx(1e-3), 1e-2)
+    assert result.index_limit == pytest.approx(1e-5 * 1e-2)
     last, wrong = exact.transpose(0, 2, 3, 1), wrong.transpose(0, 2, 3, 1)
     assert worst(by_index(last, wrong), by_index(last)).index == "[:, :, :, 2]"
 
@@ -159,24 +159,24 @@ def test_the_index_farthest_from_its_own_size_is_found_in_every_dimension_but_th
 def test_figures_of_families_are_pooled_and_lengths_may_differ():
     usual = by_index(np.full((2, 3), 2.0), np.full((2, 3), 2.5))
     usual.pool(by_index(np.full((2, 5), 4.0)))
-    found = worst(by_index(np.full((1, 5), 4.0), np.array([[4.0, 4.0, 4.0, 4.0, 5.0]])), usual)
-    assert (found.index, found.index_scale, found.index_limit) == ("[:, 4]", 4.0, pytest.approx(4e-5))
-    found = worst(by_index(np.full((1, 2), 4.0), np.array([[4.0, 5.0]])), usual)
-    assert (found.index, found.index_limit) == ("[:, 1]", pytest.approx(2 * 8 * np.sqrt(0.5**2 / 2)))
+    result = worst(by_index(np.full((1, 5), 4.0), np.array([[4.0, 4.0, 4.0, 4.0, 5.0]])), usual)
+    assert (result.index, result.index_scale, result.index_limit) == ("[:, 4]", 4.0, pytest.approx(4e-5))
+    result = worst(by_index(np.full((1, 2), 4.0), np.array([[4.0, 5.0]])), usual)
+    assert (result.index, result.index_limit) == ("[:, 1]", pytest.approx(2 * 8 * np.sqrt(0.5**2 / 2)))
 
 
 def test_the_worst_position_beside_pytorchs_own():
-    found, own = Differences(), Differences()
-    for counts, wrong in ((found, [(0, 1), (2, 1)]), (own, [(2, 1)])):
+    differences, usual = Differences(), Differences()
+    for counts, wrong in ((differences, [(0, 1), (2, 1)]), (usual, [(2, 1)])):
         differs = np.zeros((50, 3, 2), bool)
         for place in wrong:
             differs[:20, *place] = True
         counts.add(differs, np.zeros_like(differs))
-    result = worst_position(found, own, 1e-5)
+    result = worst_position(differences, usual, 1e-5)
     assert (result.index, result.index_error, result.index_scale) == ("[:, 0, 1]", 20, 50)
     assert result.index_error > result.index_limit
     again = Differences()
     again.add(differs | (np.arange(6).reshape(3, 2) == 1), np.zeros_like(differs))
-    own.take_larger(again)
-    result = worst_position(found, own, 1e-5)
+    usual.take_larger(again)
+    result = worst_position(differences, usual, 1e-5)
     assert result.index_error <= result.index_limit

@@ -78,9 +78,9 @@ def test_a_rounded_value_is_off_by_at_most_a_half_and_its_neighbours_by_one_more
 LOWEST = np.finfo(np.float32).min
 
 
-def filled(output, own, exact):
+def filled(output, baseline, exact):
     return fills(
-        np.float32(output), None if own is None else np.float32(own), np.float64(exact), torch.float32
+        np.float32(output), None if baseline is None else np.float32(baseline), np.float64(exact), torch.float32
     ).tolist()
 
 
@@ -90,19 +90,19 @@ def test_a_fill_is_what_file_pytorch_and_float64_hold_beyond_all_else():
     assert filled([[-1e9, -1e9]], [[-1e9, -1e9]], [[-1e9, -1e9]]) == [[True, True]]
     assert filled([[1.0, 1e-8]], [[1.0, 1e-8]], [[1.0, 1.1e-8]]) == [[False, False]]  # what saturates is no fill
     assert filled([[4096, 900]], [[4096, 900]], [[4096, 900.0001]]) == [[False, False]]
-    for y, own, exact in ((-1e9, -1e8, -1e9), (-1e8, -1e9, -1e9), (-1e8, -1e8, -1e9), (np.nan, np.nan, np.nan)):
-        assert filled([[y]], [[own]], [[exact]]) == [[False]]
+    for y, baseline, exact in ((-1e9, -1e8, -1e9), (-1e8, -1e9, -1e9), (-1e8, -1e8, -1e9), (np.nan, np.nan, np.nan)):
+        assert filled([[y]], [[baseline]], [[exact]]) == [[False]]
 
 
 def test_a_fill_of_the_dtype_is_one_where_the_file_has_it_as_pytorch_has():
     lowest64 = np.finfo(np.float64).min
     assert filled([[LOWEST, 1]], [[LOWEST, 1]], [[lowest64, 1]]) == [[True, False]]
-    for y, own in ((-np.inf, LOWEST), (np.nan, LOWEST), (1, LOWEST), (LOWEST, -np.inf), (LOWEST, None)):
-        assert filled([[y]], None if own is None else [[own]], [[lowest64]]) == [[False]]
+    for y, baseline in ((-np.inf, LOWEST), (np.nan, LOWEST), (1, LOWEST), (LOWEST, -np.inf), (LOWEST, None)):
+        assert filled([[y]], None if baseline is None else [[baseline]], [[lowest64]]) == [[False]]
 
 
-def limit_of_one_index(scale, own=0.0, square=0.0, largest=0.0, dtype=torch.float32):
-    (allowed,) = limits_of_indices(np.array([scale]), np.array([own]), np.array([square]), largest, dtype, 1e-5)
+def limit_of_one_index(scale, error=0.0, square=0.0, largest=0.0, dtype=torch.float32):
+    (allowed,) = limits_of_indices(np.array([scale]), np.array([error]), np.array([square]), largest, dtype, 1e-5)
     return allowed
 
 
@@ -122,9 +122,9 @@ def test_what_an_index_may_be_off_follows_the_largest_value_up_to_one(largest, d
 
 def test_an_index_may_be_off_by_its_floor_or_twice_what_pytorch_is_off_by():
     assert limit_of_one_index(2.0) == 2e-5
-    assert limit_of_one_index(1.0, own=1e-3) == 2e-3
-    assert limit_of_one_index(1.0, own=1e-3, square=1e-6) == pytest.approx(2 * 8 * 1e-3)
-    assert limit_of_one_index(1.0, own=1e-3, square=1e-6, dtype=torch.float16) == pytest.approx(2 * 4 * 1e-3)
+    assert limit_of_one_index(1.0, error=1e-3) == 2e-3
+    assert limit_of_one_index(1.0, error=1e-3, square=1e-6) == pytest.approx(2 * 8 * 1e-3)
+    assert limit_of_one_index(1.0, error=1e-3, square=1e-6, dtype=torch.float16) == pytest.approx(2 * 4 * 1e-3)
 
 
 @pytest.mark.parametrize("tolerance", [-1e-9, float("inf"), float("nan"), True, None, "1e-5"])

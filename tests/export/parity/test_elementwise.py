@@ -16,8 +16,8 @@ from lit_gelu.export.site_nodes import site_nodes
 
 def check(operator, spec="gelu", dtype=torch.float32, opset=20, **attributes):
     element = {torch.float32: TensorProto.FLOAT, torch.float16: TensorProto.FLOAT16}[dtype]
-    made, found = activation(operator, element, opset, **attributes)
-    return activation_row(made, found, activations.create(spec), dtype, ON_CPU, label=spec)
+    proto, entry = activation(operator, element, opset, **attributes)
+    return activation_row(proto, entry, activations.create(spec), dtype, ON_CPU, label=spec)
 
 
 @pytest.mark.parametrize(
@@ -25,56 +25,56 @@ def check(operator, spec="gelu", dtype=torch.float32, opset=20, **attributes):
     [("com.microsoft::FastGelu", {}, 4.74e-4), ("com.microsoft::QuickGelu", {"alpha": 1.702}, 2.03e-2)],
 )
 def test_an_approximation_in_the_place_of_the_exact_function_fails(operator, attributes, largest):
-    found = check(operator, **attributes)
-    assert found.passed is False
-    assert found.max_abs_error == pytest.approx(largest, rel=0.01)
-    assert found.limit == 1e-5
+    row = check(operator, **attributes)
+    assert row.passed is False
+    assert row.max_abs_error == pytest.approx(largest, rel=0.01)
+    assert row.limit == 1e-5
 
 
 def test_all_16_bit_inputs_of_the_exact_gelu():
-    found = check("Gelu", dtype=torch.float16)
-    assert found.count == 63_488
-    assert found.passed
-    assert found.max_abs_error == pytest.approx(9.76e-4, rel=0.01)
-    assert found.limit == pytest.approx(max(1e-5 + 2**-11, 2 * found.own))
+    row = check("Gelu", dtype=torch.float16)
+    assert row.count == 63_488
+    assert row.passed
+    assert row.max_abs_error == pytest.approx(9.76e-4, rel=0.01)
+    assert row.limit == pytest.approx(max(1e-5 + 2**-11, 2 * row.own))
     x = np.arange(2**16, dtype=np.uint32).astype(np.uint16).view(np.float16)
-    assert found.count == np.isfinite(x).sum()
+    assert row.count == np.isfinite(x).sum()
 
 
 def test_outputs_that_overflow_where_pytorchs_do_not_are_counted():
     """log(1 + exp(x)) is infinite from x = log(2^128) on; PyTorch's softplus is x there."""
-    made = model(
+    proto = model(
         [node("Exp", ["x"], "e"), node("Add", ["e", "one"], "p"), node("Log", ["p"], "y")], {"one": np.float32(1)}
     )
-    (entry,) = site_nodes(made, {"act": 1})
-    found = activation_row(made, entry, nn.Softplus(), torch.float32, ON_CPU, label="softplus")
+    (entry,) = site_nodes(proto, {"act": 1})
+    row = activation_row(proto, entry, nn.Softplus(), torch.float32, ON_CPU, label="softplus")
     x = sweep_values(torch.float32).numpy().astype(np.float64)
-    assert found.nonfinite == np.count_nonzero(x > 128 * np.log(2)) > 1000
-    assert found.passed is False
+    assert row.nonfinite == np.count_nonzero(x > 128 * np.log(2)) > 1000
+    assert row.passed is False
 
 
 def test_a_nan_that_does_not_stay_one_is_a_fault():
     clipped = model([node("Max", ["x", "zero"], "y")], {"zero": np.float32(0)})
     nodes = [node("IsNaN", ["x"], "lost"), node("Relu", ["x"], "r"), node("Where", ["lost", "zero", "r"], "y")]
     swallowed = model(nodes, {"zero": np.float32(0)})
-    for made, stays in ((clipped, True), (swallowed, False)):
-        (entry,) = site_nodes(made, {"act": 1})
-        found = activation_row(made, entry, nn.ReLU(), torch.float32, ON_CPU, label="relu")
-        assert found.passed is stays
-        assert found.nonfinite == (0 if stays else 1)
+    for proto, stays in ((clipped, True), (swallowed, False)):
+        (entry,) = site_nodes(proto, {"act": 1})
+        row = activation_row(proto, entry, nn.ReLU(), torch.float32, ON_CPU, label="relu")
+        assert row.passed is stays
+        assert row.nonfinite == (0 if stays else 1)
 
 
 def test_one_value_a_channel_is_checked_on_the_first():
     slopes = np.array([0.25, 0.5], np.float32).reshape(2, 1)
-    made = model([node("PRelu", ["x", "slope"], "y")], {"slope": slopes}, shape=("n", 2, "w"))
-    (entry,) = site_nodes(made, {"act": 1})
+    proto = model([node("PRelu", ["x", "slope"], "y")], {"slope": slopes}, shape=("n", 2, "w"))
+    (entry,) = site_nodes(proto, {"act": 1})
     prelu = nn.PReLU(2)
     with torch.no_grad():
         prelu.weight.copy_(torch.tensor([0.25, 0.5]))
-    assert activation_row(made, entry, prelu, torch.float32, ON_CPU, label="prelu").passed
+    assert activation_row(proto, entry, prelu, torch.float32, ON_CPU, label="prelu").passed
     with torch.no_grad():
         prelu.weight[0] = 0.26
-    assert not activation_row(made, entry, prelu, torch.float32, ON_CPU, label="prelu").passed
+    assert not activation_row(proto, entry, prelu, torch.float32, ON_CPU, label="prelu").passed
 
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))

@@ -128,9 +128,9 @@ INDEPENDENT = {
 }
 
 
-def flat(made, sample):
+def flat(build, sample):
     torch.manual_seed(0)
-    net = made().eval()
+    net = build().eval()
     return FlatModule(net, take_apart(net, sample))
 
 
@@ -149,9 +149,9 @@ def test_file_export_and_proof_say_so(tmp_path, dtype):
     path, x = tmp_path / "net.onnx", torch.randn(5, 2, 8)
     torch.manual_seed(0)
     net = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu").eval()
-    made = export_onnx(net, path, x, dtype=dtype)
-    assert made.metadata.rows_depend
-    assert ROWS_DEPEND in str(made)
+    record = export_onnx(net, path, x, dtype=dtype)
+    assert record.metadata.rows_depend
+    assert ROWS_DEPEND in str(record)
     assert ROWS_DEPEND in str(inspect_onnx(path))
     report = check_parity(net, path, input_sample=x)
     assert report.passed

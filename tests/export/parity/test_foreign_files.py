@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from lit_gelu import activations
 from lit_gelu.errors import ModelFileError, ModelInputError, ParityError
-from lit_gelu.export import check_parity, export_onnx, inspect_onnx
+from lit_gelu.export import check_parity, export_onnx, inspect_onnx, site_nodes
 from lit_gelu.export.graph_activations import activation_function, graph_activations
 
 LAYERS = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
@@ -94,15 +94,15 @@ def exported(model, inputs, path, *, dynamo=True, **options):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """Each net with its file, made once."""
-    made = {}
+    cache = {}
 
     def net_and_file(name):
-        if name not in made:
+        if name not in cache:
             torch.manual_seed(0)
             model = randomised(NETS[name][0]()).eval()
             path = exported(model, (sample(name),), tmp_path_factory.mktemp("foreign") / "net.onnx")
-            made[name] = model, path
-        return made[name]
+            cache[name] = model, path
+        return cache[name]
 
     return net_and_file
 
@@ -137,14 +137,14 @@ def test_a_plain_file_passes_and_each_fault_is_named(files, name, tmp_path):
     report = check_parity(model, path, input_sample=inputs)
     assert report.passed
     assert any(spec in note for note in report.notes)
-    own = [each for each in graph_activations(path) if each.spec == spec]
-    assert inspect_onnx(path).activations[spec] == len(own) > 0
-    sites = [each.scope for each in own]
+    rows = [each for each in graph_activations(path) if each.spec == spec]
+    assert inspect_onnx(path).activations[spec] == len(rows) > 0
+    sites = [each.scope for each in rows]
 
     other_form = "gelu" if spec == "gelu(approximate='tanh')" else "gelu(approximate='tanh')"
     for other in (other_form, "gelu" if spec == "silu" else "silu"):
         wrong = changed(
-            path, tmp_path / "wrong.onnx", lambda graph, other=other: [put(graph, e.x, e.y, other) for e in own]
+            path, tmp_path / "wrong.onnx", lambda graph, other=other: [put(graph, e.x, e.y, other) for e in rows]
         )
         with pytest.raises(ParityError) as caught:
             check_parity(model, wrong, input_sample=inputs)
@@ -175,9 +175,9 @@ def test_files_of_the_older_exporter(files, name, tmp_path):
     for opset in (17, 20):
         path = exported(model, (inputs,), tmp_path / f"{opset}.onnx", dynamo=False, opset_version=opset)
         assert check_parity(model, path, input_sample=inputs).passed
-        own = [each for each in graph_activations(path) if each.spec == spec]
-        assert {each.operator for each in own} == {"Erf formula" if opset < 20 else "Gelu(none)"}
-    first = own[0]
+        rows = [each for each in graph_activations(path) if each.spec == spec]
+        assert {each.operator for each in rows} == {"Erf formula" if opset < 20 else "Gelu(none)"}
+    first = rows[0]
     wrong = changed(path, tmp_path / "wrong.onnx", lambda graph: put(graph, first.x, first.y, "silu"))
     (fault,) = check_parity(model, wrong, input_sample=inputs, strict=False).faults
     assert fault.startswith(f"{first.scope} is {spec} in the module, and silu in the file")
@@ -374,6 +374,16 @@ def test_activations_that_convolutions_have_fused_in(tmp_path):
     assert check_parity(net, path, input_sample=inputs).passed
 
 
+def test_slopes_beside_a_large_file_are_read_from_its_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(site_nodes, "_LOADED_BELOW", 0)
+    net, path, x = nn.Sequential(nn.Linear(4, 512), nn.PReLU(512)), tmp_path / "net.onnx", torch.randn(2, 4)
+    export_onnx(net, path, x)
+    model = onnx.load(path)
+    model.ClearField("metadata_props")
+    onnx.save(model, path, save_as_external_data=True, location="weights", size_threshold=1024)
+    assert check_parity(net, path, input_sample=x).passed
+
+
 def test_our_own_files_by_their_record(tmp_path):
     path = tmp_path / "net.onnx"
     export_onnx(nn.Sequential(nn.Linear(4, 4), nn.GELU()), path, torch.zeros(2, 4), approximate="tanh")
@@ -393,7 +403,11 @@ def test_files_that_cannot_be_compared(tmp_path):
     unknown = small(tmp_path / "unknown.onnx", [node("Magic", ["x"], ["y"], domain="elsewhere")], domains=["elsewhere"])
     scale = {"s": np.float32(0.1), "z": np.int8(0)}
     steps = [node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["y"])]
-    for path in (unknown, small(tmp_path / "int8.onnx", steps, scale)):
+    fused = [node("DynamicQuantizeMatMul", ["x", "w", "s", "z"], ["y"], domain="com.microsoft")]
+    weights = {**scale, "w": np.ones((4, 4), np.int8)}
+    int8 = [small(tmp_path / "int8.onnx", steps, scale)]
+    int8.append(small(tmp_path / "fused.onnx", fused, weights, domains=["com.microsoft"]))
+    for path in (unknown, *int8):
         with pytest.raises(ModelFileError):
             check_parity(nn.Identity(), path, input_sample=torch.zeros(2, 4))
 

@@ -91,8 +91,8 @@ STEPS = torch.arange(12, dtype=torch.float32).reshape(2, 3, 2)
 
 def sizes_of_image(height, width, refuses):
     call = take_apart(nn.Identity(), torch.zeros(2, 3, height, width))
-    found, _ = other_lengths(call, [["n", 3, "h", "w"]], lambda t: "no" if refuses(*t[0].shape[2:]) else "")
-    return [tuple(other.tensors[0].shape[2:]) for other in found]
+    others, _ = other_lengths(call, [["n", 3, "h", "w"]], lambda t: "no" if refuses(*t[0].shape[2:]) else "")
+    return [tuple(other.tensors[0].shape[2:]) for other in others]
 
 
 def test_sizes_that_depend_on_each_other_change_together():
@@ -281,5 +281,5 @@ def test_values_that_the_module_takes_are_drawn(tmp_path):
     assert len(report.notes) == 1
     with torch.no_grad():
         model.net[2].weight[1] += 0.01
-    found = check_parity(model, path, input_sample=sample, strict=False)
-    assert not found.row(f"{family}, batch 32").passed
+    verdict = check_parity(model, path, input_sample=sample, strict=False)
+    assert not verdict.row(f"{family}, batch 32").passed

@@ -26,8 +26,8 @@ def test_a_net_that_amplifies_rounding_is_moved_by_a_unit_in_the_last_place_and_
 
     module, x = Amplifies(), torch.full((4, 1), 2.0**-24)
     references = References(module, take_apart(module, x), "as_trained", activations.registry)
-    own = [varied[0] for varied, _ in references.varied((x,))]
-    assert {float(v) for y in own for v in np.ravel(y)} >= {0.0, 2.0**-23}
+    outputs = [varied[0] for varied, _ in references.varied((x,))]
+    assert {float(v) for y in outputs for v in np.ravel(y)} >= {0.0, 2.0**-23}
     assert all(np.all(exact[0] == 2.0**-24) for _, exact in references.varied((x,)))
     assert float(references.baseline.one) == 1
 
@@ -95,14 +95,14 @@ def test_places_of_equal_values_may_be_others_and_of_smaller_values_not(tmp_path
 def test_values_are_those_of_the_dtype(dtype, function, is_exact):
     inputs = torch.randn(64, 32).to(dtype)
     with RoundedTo(dtype):
-        made = function(inputs.float())
-    assert made.dtype == torch.float32
+        values = function(inputs.float())
+    assert values.dtype == torch.float32
     expected = function(inputs).float()
     # torch may compute erf, sin and exp by other polynomials in its loops of 16 bit: a value between two is rounded to
     # its other neighbour then, which happens once in some thousand.
     rounding = 0.0 if is_exact else torch.finfo(dtype).eps
-    torch.testing.assert_close(made, expected, rtol=rounding, atol=rounding * torch.finfo(dtype).tiny)
-    assert (made != expected).sum() <= made.numel() / 100
+    torch.testing.assert_close(values, expected, rtol=rounding, atol=rounding * torch.finfo(dtype).tiny)
+    assert (values != expected).sum() <= values.numel() / 100
 
 
 SAMPLE = torch.zeros(2, 6)

@@ -1,5 +1,7 @@
 """Module, record and graph agree on every file that the exporter writes; where one of them does not, it is said."""
 
+from dataclasses import replace
+
 import onnx
 import pytest
 import torch
@@ -9,8 +11,9 @@ from torch import nn
 from lit_gelu import activations
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
+from lit_gelu.export.metadata import SiteRecord
 from lit_gelu.export.parity.runs import References, output_faults
-from lit_gelu.export.parity.structure import activation_faults, load_structure
+from lit_gelu.export.parity.structure import activation_faults, load_structure, recipe_fault
 from lit_gelu.export.runtime.model_file import Port
 
 SAMPLE = torch.zeros(2, 6)
@@ -86,6 +89,14 @@ def test_a_swapped_activation_is_a_fault_whatever_the_numbers(tmp_path):
     assert not report.failures
     (fault,) = report.faults
     assert fault in str(report)
+
+
+@pytest.mark.parametrize("recipe", ["Mul(x, 0.5)", "Gelu(", "fp32: Gelu(x)"])
+def test_a_record_whose_recipe_is_not_of_its_operators_is_a_fault(recipe):
+    node = onnx.helper.make_node("Gelu", ["x"], ["y"])
+    record = SiteRecord("1", "gelu", "gelu", "native", ("Gelu",), 1, recipe)
+    assert recipe_fault(record, [node], {})
+    assert not recipe_fault(replace(record, recipe="Gelu(x, approximate='none')"), [node], {})
 
 
 def test_a_default_that_is_left_out_is_no_fault_and_another_value_is(tmp_path):

@@ -206,12 +206,12 @@ ROWS = [
 @pytest.fixture(scope="session")
 def files(tmp_path_factory):
     """The files, each exported when it is first asked for."""
-    folder, made = tmp_path_factory.mktemp("verdicts"), {}
+    folder, cache = tmp_path_factory.mktemp("verdicts"), {}
 
     def of(name):
-        if name not in made:
-            made[name] = exported(name, folder)
-        return made[name]
+        if name not in cache:
+            cache[name] = exported(name, folder)
+        return cache[name]
 
     return of
 
