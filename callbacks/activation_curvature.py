@@ -32,8 +32,8 @@ from lit_gelu.errors import ArgumentError, UnsupportedRunError
 from lit_gelu.sandbox import input_sample_of
 from lit_gelu.surgery import SwapReport
 
-# That wait for the next logging step: numbers of many become figures in a third of the time that they take one by one,
-# since the step's own work has emptied the caches.
+# So many wait for the next logging step, at most. Numbers of many become figures in a third of the time that they take
+# one by one, since the step's own work has emptied the caches.
 _MOST_EVENTS = 64
 _GIVE_SAMPLE = "Give input_sample=, a batch for forward, or set the module's example_input_array"
 
@@ -63,7 +63,7 @@ class ActivationCurvatureMonitor(Callback):
 
     *When.* At the steps at which Lightning itself logs with ``log_every_n_steps`` of the same value, at the end of
     epochs, or at chosen steps; of accumulated steps the first micro-batch. Figures carry the number of the step that
-    was measured, and are written at the next step at which Lightning logs, or the epoch ends.
+    was measured, and are written (and stand in ``latest``) when Lightning logs next, or the epoch ends.
 
     *What counts.* All calls of a site in the training step, outside of the backward pass, of all ranks together. There
     is no figure for a site that was not called, with a warning, nor where it is not defined (``mean_gate`` where
@@ -132,6 +132,7 @@ class ActivationCurvatureMonitor(Callback):
         self._measurement: ActivationMeasurement | None = None  # while hooks are on
         self._recording = False
         self._overdue = False
+        self._is_due = False  # whether figures are written as soon as they arrive
         self._seconds = 0.0  # of this event so far, and of logging the one before
         self._state: dict[str, Any] | None = None  # of the last measurement, for the next fit
         self._warned: set[str] = set()
@@ -221,9 +222,11 @@ class ActivationCurvatureMonitor(Callback):
     ) -> None:
         """Reduce what was recorded; at a logging step, log what has arrived on the host."""
         self._finish(trainer, pl_module, in_doubt=True)
-        if is_logging_step(trainer) or len(self._events) >= _MOST_EVENTS:
+        self._is_due |= is_logging_step(trainer) or len(self._events) >= _MOST_EVENTS
+        if self._is_due:
             start = time.perf_counter()
             self._write(trainer, wait=False)
+            self._is_due = bool(self._events)  # on a GPU they arrive a step later
             self._seconds += time.perf_counter() - start
 
     @override

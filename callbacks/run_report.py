@@ -148,11 +148,10 @@ class RunReport(Callback):
         ends = record_activations(pl_module, registry_for(pl_module, []), name_opaque=True)
         names = dict.fromkeys([*self._at_start, *ends])
         sites = tuple(SiteActivations(name, starts.get(name, ""), ends.get(name, "")) for name in names)
-        steps: int | None = trainer.global_step
-        epochs: int | None = trainer.current_epoch
+        length: tuple[int | None, int | None] = trainer.global_step, trainer.current_epoch
         if seconds is None and before is not None:  # a test, perhaps of a checkpoint from before a swap
             swaps, sites, seconds = before.swaps, before.sites, before.seconds
-            steps, epochs = before.steps, before.epochs
+            length = before.steps, before.epochs
         exports = [each.exported for each in callbacks_of(trainer) if isinstance(each, OnnxExport)]
         optimizers = [each for each in trainer.optimizers if each.param_groups]  # Lightning has a stand-in for none
         settings = tuple(OptimizerSettings.of_groups(type(each).__name__, each.param_groups) for each in optimizers)
@@ -165,8 +164,8 @@ class RunReport(Callback):
             title=self.title or type(pl_module).__name__,
             source="RunReport",
             made=now(),
-            steps=steps,
-            epochs=epochs,
+            steps=length[0],
+            epochs=length[1],
             seconds=seconds,
             configuration=_configuration(trainer, pl_module, keeper.hyper_parameters),
             optimizers=settings or (before.optimizers if before else ()),

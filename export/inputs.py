@@ -16,13 +16,7 @@ from torch.utils import _pytree as pytree
 
 from lit_gelu.errors import ArgumentError, ModelInputError, shown
 from lit_gelu.export.object_tensors import ObjectsOfCall, TensorName, closed, opened
-from lit_gelu.sandbox import (
-    holds_tensors,
-    input_sample_of,
-    isolated_generators,
-    leaves_with_paths,
-    preserved_state,
-)
+from lit_gelu.sandbox import holds_tensors, input_sample_of, isolated_generators, leaves_with_paths, preserved_state
 
 if TYPE_CHECKING:
     from lit_gelu.export.input_kinds import Kind

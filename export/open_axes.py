@@ -200,21 +200,23 @@ def require_alike(
     """Refuse a traced graph that does not compute what the module computed; return what it does not hold for."""
     # What fixes a size is in the graph as torch made it. So its float32 form for the CPU is run, whatever the file's
     # dtype and target are: 16 bit would hide small differences, and there is no kernel for some of it here.
-    wide = any(y.dtype == ir.DataType.DOUBLE for node in graph.graph.all_nodes() for y in node.outputs)
-    if not runs and not wide and not flat.call.wide:
+    # What the CPU has no kernel for in float64, CUDA may have.
+    inside = (y.dtype == ir.DataType.DOUBLE for node in graph.graph.all_nodes() for y in node.outputs)
+    wide = bool(flat.call.wide) or (target in {"portable", "ort-cpu"} and any(inside))
+    if not runs and not wide:
         return []
     twin = graph.clone()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         try:
-            on_cpu = target if target == "portable" else "ort-cpu"
-            lower(twin, marked, ExportOptions.checked(target=on_cpu), registry)
+            form = ExportOptions.checked(target="portable" if target == "portable" else "ort-cpu")
+            lower(twin, marked, form, registry)
             ir.save(twin, path, external_data="weights")
             options = onnxruntime.SessionOptions()
             options.log_severity_level = 4  # errors are raised
             predictor = OnnxPredictor(path, [CPU], options)
         except (ArgumentError, ModelFileError) as error:
-            if wide or flat.call.wide:
+            if wide:
                 raise ExportError(
                     f"{type(flat.model).__name__} computes in float64 what onnxruntime has in float32 alone: "
                     f"{error.__cause__ or error}. Call .float() before it."

@@ -286,8 +286,12 @@ class SentenceEncoder(nn.Module):
 
 
 def _of_timm(folder: Path, configuration: Mapping[str, Any]) -> nn.Module:
-    named = {name: configuration.get(name) for name in ("num_classes", "pretrained_cfg")}
-    arguments = {**named, **(configuration.get("model_args") or {})}
+    arguments = {"num_classes": configuration.get("num_classes"), **(configuration.get("model_args") or {})}
+    # Of the images that it was trained on; older folders have it flat, newer ones with fields that this timm has not.
+    described = configuration.get("pretrained_cfg", configuration)
+    if isinstance(described, Mapping):
+        fields = need("timm", extra="folders", what="A model of timm").models.PretrainedCfg.__dataclass_fields__
+        arguments["pretrained_cfg"] = {name: value for name, value in described.items() if name in fields}
     return timm_model(configuration["architecture"], folder / _WEIGHTS, arguments)  # timm drops None
 
 

@@ -14,7 +14,7 @@ from onnx.external_data_helper import load_external_data_for_tensor, uses_extern
 from onnx.inliner import inline_local_functions
 
 from lit_gelu.errors import LitGeluError, ModelFileError, message_of
-from lit_gelu.export.runtime.model_file import graphs_of, nodes_of, read_model_file
+from lit_gelu.export.runtime.model_file import graphs_of, nodes_of, read_model_file, tensors_of
 
 _LOADED_BELOW = 256 * 1024**2  # bytes of a file and of the weights beside it
 _SMALL = 2**16  # numbers of a tensor that is loaded all the same: slopes and the like
@@ -67,9 +67,12 @@ def load_graph(path: str | os.PathLike[str]) -> onnx.ModelProto:
     parts = [file.path, *(file.path.parent / name for name in file.external)]
     model = onnx.load(file.path, load_external_data=False)
     is_small = sum(part.stat().st_size for part in parts) < _LOADED_BELOW
-    for tensor in model.graph.initializer:
+    for tensor in tensors_of(model):
         if uses_external_data(tensor) and (is_small or math.prod(tensor.dims) <= _SMALL):
-            load_external_data_for_tensor(tensor, str(file.path.parent))
+            (location,) = (entry for entry in tensor.external_data if entry.key == "location")
+            place = (file.path.parent / location.value).resolve()  # a cache has links, which onnx refuses
+            location.value = place.name
+            load_external_data_for_tensor(tensor, str(place.parent))
     return onnx.shape_inference.infer_shapes(inline_local_functions(model) if model.functions else model)
 
 

@@ -323,10 +323,10 @@ def _registered(entry: ActivationEntry, arguments: Mapping[str, Any]) -> BoundAc
     for recipe in (*recipe_texts(recipes), *(spelling.formula for spelling in recipes.spellings)):
         builder = RecipeBuilder(ir.Value(name="x"), arguments, lambda _, hint: ir.Value(name=hint))
         try:
-            builder.build(recipe)
+            result = builder.build(recipe)
             unknown = [name for name in operators(recipe) if "::" not in name and not onnx.defs.has(name)]
-            read = {id(value) for node in builder.nodes for value in node.inputs}
-            unread = [node.op_type for node in builder.nodes[:-1] if id(node.outputs[0]) not in read]
+            read = {id(value) for value in (result, *(value for node in builder.nodes for value in node.inputs))}
+            unread = [node.op_type for node in builder.nodes if id(node.outputs[0]) not in read]
             problem = f"ONNX has no operator {unknown[0]}" if unknown else "" if builder.nodes else "it has no operator"
             problem = f"nothing reads its {unread[0]}" if unread else problem
         except (KeyError, SyntaxError, TypeError, ValueError) as error:

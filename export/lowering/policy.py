@@ -37,11 +37,6 @@ DTYPES: Mapping[str, ir.DataType] = {
     "fp16": ir.DataType.FLOAT16,
     "bf16": ir.DataType.BFLOAT16,
 }
-_TYPE_STRINGS = {
-    ir.DataType.FLOAT: "tensor(float)",
-    ir.DataType.FLOAT16: "tensor(float16)",
-    ir.DataType.BFLOAT16: "tensor(bfloat16)",
-}
 
 OLDEST_OPSET = 18  # the oldest that torch's exporter writes
 DEFAULT_OPSET = 20  # the first with a Gelu operator, and the last that TensorRT 10 reads
@@ -151,7 +146,7 @@ def accepted_types(operator: str, index: int, opset: int, *, output: bool = Fals
         return frozenset()
     text = formal[min(index, len(formal) - 1)].type_str
     allowed = next((c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == text), [text])
-    return frozenset(kind for kind, name in _TYPE_STRINGS.items() if name in allowed)
+    return frozenset(kind for kind in DTYPES.values() if f"tensor({kind.name.lower()})" in allowed)
 
 
 def accepted_range(runtime: str) -> range:
@@ -240,9 +235,7 @@ RULES: tuple[tuple[frozenset[str], Mapping[str, str]], ...] = (
     # CUDA's Sigmoid and HardSwish compute in 16 bit: 1 - 1 / (1 + exp(x)) cancels, 1/6 is rounded. At -3 HardSwish was
     # off by 8.6e-4 in float16 and 6.6e-3 in bfloat16 on an H200.
     (frozenset({"Sigmoid"}), {"ort-cuda fp16|bf16 strict": "fp32 native", "tensorrt * *": "native"}),
-    (frozenset({"Elu"}), _EXPONENTIAL),
-    (frozenset({"Selu"}), _EXPONENTIAL),
-    (frozenset({"Celu"}), _EXPONENTIAL),
+    *((frozenset({name}), _EXPONENTIAL) for name in ("Elu", "Selu", "Celu")),
     (
         frozenset({"Softplus"}),
         {

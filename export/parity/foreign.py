@@ -82,8 +82,8 @@ def matched_call(call: Call, ports: Mapping[str, Port]) -> tuple[Call, list[str]
             )
         places[name] = place
     order = [places[name] for name in ports]
-    if call.tensors[order[0]].ndim == 0:
-        raise ModelInputError(f"The file's first input, {next(iter(ports))!r}, has no axis that could be the batch.")
+    if not order or call.tensors[order[0]].ndim == 0:
+        raise ModelInputError("The first of the file's inputs has no axis that could be the batch, or there is none.")
     renamed = [f"{name!r} is {call.names[place]}" for name, place in places.items() if name not in by_name]
     notes = [f"inputs were matched by order and shape: {', '.join(renamed)}."] if renamed else []
     leaves = list(call.leaves)

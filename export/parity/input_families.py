@@ -184,10 +184,15 @@ def list_or_loader(data: Any) -> Iterable[Any]:
         raise ModelInputError(f"{type(data).__name__} has neither test_dataloader nor val_dataloader. Define one.")
     data.prepare_data()
     data.setup("test" if has_test_data else "validate")
-    batches: Iterable[Any] = data.test_dataloader() if has_test_data else data.val_dataloader()
-    loaders = loaders_in(batches)
+    return batches_in(data.test_dataloader() if has_test_data else data.val_dataloader())
+
+
+def batches_in(dataloaders: Any) -> Iterable[Any]:
+    """Return the batches of what a Trainer takes: loaders, or a list of batches."""
+    loaders = loaders_in(dataloaders)
     if any(isinstance(loader, Tensor) or not isinstance(loader, Iterable) for loader in loaders):
-        return batches  # a list of batches
+        batches: Iterable[Any] = dataloaders or ()  # a list of batches; ``None`` of a module that has none
+        return batches
     return loaders[0] if len(loaders) == 1 else itertools.chain.from_iterable(loaders)
 
 

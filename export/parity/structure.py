@@ -26,6 +26,7 @@ from lit_gelu.export.lowering.lowering_table import (
     RecipeBuilder,
     bind,
     names_in,
+    operators,
     recipe_texts,
 )
 from lit_gelu.export.lowering.policy import Choice, absolute_error, ulp_bound
@@ -129,20 +130,18 @@ def recipe_fault(
     if len(nodes) != size * record.calls:
         return f"{len(nodes)} nodes are there, {record.calls} calls of {size} are recorded"
     try:
-        if record.recipe and (of_recipe := _recorded_choice(record).operators) != record.operators:
-            return f"{', '.join(of_recipe)} is recorded as the recipe, {', '.join(record.operators)} as the operators"
-        for call in (nodes[start : start + size] for start in range(0, len(nodes), max(size, 1))):
-            if tuple(map(operator_name, call)) != record.operators:
-                return f"{', '.join(map(node_label, call))} is there, {', '.join(record.operators)} is recorded"
-            if record.recipe and (difference := _difference(call, record.recipe, constants, arguments or {})):
-                return difference
-    except (KeyError, SyntaxError, TypeError, ValueError) as error:
+        inner = operators(record.recipe.removeprefix(REGION))
+    except (SyntaxError, TypeError, ValueError) as error:
         return f"the recorded recipe {record.recipe!r} cannot be read ({error})"
+    of_recipe = ("Cast", *inner, "Cast") if record.recipe.startswith(REGION) else inner
+    if record.recipe and of_recipe != record.operators:
+        return f"{', '.join(of_recipe)} is recorded as the recipe, {', '.join(record.operators)} as the operators"
+    for call in (nodes[start : start + size] for start in range(0, len(nodes), max(size, 1))):
+        if tuple(map(operator_name, call)) != record.operators:
+            return f"{', '.join(map(node_label, call))} is there, {', '.join(record.operators)} is recorded"
+        if record.recipe and (difference := _difference(call, record.recipe, constants, arguments or {})):
+            return difference
     return ""
-
-
-def _recorded_choice(record: SiteRecord) -> Choice:
-    return Choice(record.recipe.removeprefix(REGION), record.lowering, record.recipe.startswith(REGION))
 
 
 def _difference(
@@ -295,7 +294,7 @@ def _rounding(
     strict = metadata.lowering == "auto" and metadata.policy == "strict"
     if dtype == torch.float32 or not strict or not bound.in_table or not record.recipe:
         return None
-    choice = _recorded_choice(record)
+    choice = Choice(record.recipe.removeprefix(REGION), record.lowering, record.recipe.startswith(REGION))
     sigma = np.abs(np.asarray(bound.arguments.get("sigma", 1.0), dtype=np.float64)).max()  # the table's is of sigma 1
     return ulp_bound(choice), absolute_error(TABLE[record.row], choice) * max(1.0, float(sigma))
 

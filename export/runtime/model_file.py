@@ -201,7 +201,7 @@ def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
         kind = ": it is a folder" if is_folder(path) else ""
         raise ModelFileError(f"There is no file {str(path)!r}{kind}. Write it with lit_gelu.export.export_onnx.")
     model = parsed_file(path)
-    tensors = list(_tensors(model))
+    tensors = list(tensors_of(model))
     outside = [tensor for tensor in tensors if tensor.data_location == onnx.TensorProto.EXTERNAL]
     if path.is_symlink() and not all(is_file(path.parent / _entries(tensor).get("location", "")) for tensor in outside):
         path = path.resolve()  # a cache holds links to a model whose weights lie beside the model itself
@@ -262,7 +262,7 @@ def nodes_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeP
         yield from one.node
 
 
-def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield every stored tensor: weights, and constants in attributes."""
     for graph in (each for part in (model.graph, *model.functions) for each in graphs_of(part)):
         if isinstance(graph, onnx.GraphProto):  # a function has none

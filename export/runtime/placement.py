@@ -126,23 +126,23 @@ def without_shape_arithmetic(path: str | os.PathLike[str], nodes: Iterable[Place
             readers.setdefault(value, []).append((node, position))
     counts = Counter(node.name for node in everything)
     by_name = {node.name: node for node in everything if node.name and counts[node.name] == 1}
-    sizes = {node.name for node in placed if node.name in by_name}
+    suspects = {node.name for node in placed if node.name in by_name}
 
     def computes_sizes(node: onnx.NodeProto) -> bool:
         sources = [maker.get(value) for value in node.input if value and value not in constants]
-        fed = all(source is not None and (source.op_type in SIZES or source.name in sizes) for source in sources)
+        fed = all(source is not None and (source.op_type in SIZES or source.name in suspects) for source in sources)
         return (
             fed
             and data.isdisjoint(node.output)
             and all(
-                reader.name in sizes or (not reader.domain and position in _IN_HOST_MEMORY.get(reader.op_type, ()))
+                reader.name in suspects or (not reader.domain and position in _IN_HOST_MEMORY.get(reader.op_type, ()))
                 for value in node.output
                 for reader, position in readers.get(value, ())
             )
         )
 
-    while wrong := {name for name in sizes if not computes_sizes(by_name[name])}:  # until none has to go
-        sizes -= wrong
+    while wrong := {name for name in suspects if not computes_sizes(by_name[name])}:  # until none has to go
+        suspects -= wrong
     # onnxruntime makes a Gather of sizes where it moves a Transpose past a Shape.
-    inserted = {node.name for node in placed if node.operator == "Gather" and node.name not in by_name}
-    return tuple(node for node in placed if node.name not in sizes | inserted)
+    inserted = {node.name for node in placed if node.operator == "Gather" and node.name not in counts}
+    return tuple(node for node in placed if node.name not in suspects | inserted)

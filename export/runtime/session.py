@@ -122,7 +122,7 @@ def open_session(
     checked = checked_providers(providers, tf32=model.sixteen_bit)
     first = next(iter(checked))
     if first != CPU:
-        _load_libraries(first)
+        _load_cuda_libraries(first)
     if TENSORRT in checked:
         _load_tensorrt()
     options = onnxruntime.SessionOptions() if sess_options is None else sess_options
@@ -183,7 +183,7 @@ def _judge_cpu_nodes(session: onnxruntime.InferenceSession, model: ModelFile, ch
     warnings.warn(message, CpuFallbackWarning, stacklevel=4)
 
 
-def _load_libraries(provider: str) -> None:
+def _load_cuda_libraries(provider: str) -> None:
     """Load cuBLAS, cuDNN and cuRAND from their wheels: torch no longer loads all of them."""
     torch = sys.modules.get("torch")
     if torch is not None and (wrong := mismatch(torch.version.cuda, onnxruntime.cuda_version)):

@@ -90,7 +90,7 @@ def open_artefact(source: Any, input_sample: Any, registry: ActivationRegistry) 
             return _of_module(model, path.name, input_sample, registry, declared_activations(configuration_of(path)))
         if path.suffix.lower() == ".onnx":
             return _of_onnx(path, registry)
-        if path.suffix in SUFFIXES:
+        if path.suffix.lower() in SUFFIXES:
             return _of_runtime_file(path)
         if ("(" in str(source) or not path.suffix) and not is_file(source):
             spec = str(registry.resolve(str(source), trusted=False))

@@ -84,7 +84,8 @@ def compare(
     seed_column = _column(columns, seed) or _column(columns, "seed_everything")
     ignore, baseline = names_of("ignore", ignore), None if baseline is None else str(baseline)
     ignored = {group_column, metric_column, seed_column, *ignore}
-    notes = _require_one_setting(rows, [column for column in columns if column not in ignored], ignore)
+    compared = [column for column in columns if column not in ignored]
+    notes = _require_one_setting(rows, compared, [name for name in ignore if name != metric])
     decides = Metric(metric, "val", direction_of(metric, mode))
     groups: dict[str, list[TrainedRun]] = defaultdict(list)
     without_seed: list[str] = []
@@ -155,8 +156,9 @@ def _require_one_setting(rows: Sequence[Row], columns: Sequence[str], ignore: Se
 
 
 def _names_a_run(parts: Sequence[str]) -> bool:
-    """Tell whether a setting only says what a run is called, or where it lies; a model's or data's ``name`` is more."""
-    return parts[-1] in _NAMES and (len(parts) == 1 or not {"trainer", "logger"}.isdisjoint(parts))
+    """Tell whether a setting only says what a run is called, or where it lies; a model's or data's name is more."""
+    of_run = len(parts) == 1 or not {"trainer", "logger", "wandb", "experiment"}.isdisjoint(parts)
+    return parts[-1] in _NAMES and (of_run or parts[-1] not in {"name", "version"})
 
 
 def _require_enough(groups: Mapping[str, Sequence[TrainedRun]], baseline: str | None) -> None:

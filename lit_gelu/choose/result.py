@@ -247,7 +247,7 @@ class ActivationChoice(Displayed):
 
     def _html_table(self) -> HtmlTable:
         below = [*self.verdict, *self.notes, self.trained]
-        return HtmlTable(tuple(self.header), self.rows, f"{self.metric.name}, medians over the seeds", below)
+        return HtmlTable(tuple(self.header), self.rows, f"{self.metric.name}, medians over {self._extent}", below)
 
     def draw_differences(self) -> "Figure":
         """Draw how far each candidate is from the best one, and from the baseline, with 95 % intervals."""

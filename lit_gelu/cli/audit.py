@@ -62,5 +62,5 @@ def _artefact(word: str, model: str | None) -> Any:
 
     if word.endswith(".ckpt"):
         return load_checkpoint(word, model)
-    is_there = is_file(word) or is_folder(word)  # such as C:\models\\net.onnx
-    return named_object(word) if ":" in word and not is_there else word
+    is_path = ":" not in word or is_file(word) or is_folder(word)  # such as C:\models\net.onnx
+    return word if is_path else named_object(word)

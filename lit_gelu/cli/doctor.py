@@ -95,7 +95,6 @@ def examine() -> Iterator[Finding]:
 
 
 def _onnxruntime_wheels() -> list[str]:
-    # A damaged installation has no name.
     return sorted({name for name in importlib.metadata.packages_distributions().get("onnxruntime", ()) if name})
 
 

@@ -9,10 +9,10 @@ import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from lit_gelu.curvature.probe.batches import ROWS, forward_inputs
 from lit_gelu.errors import ModelInputError
+from lit_gelu.export.parity.input_families import batches_in
 from lit_gelu.sandbox import input_sample_of
 
 DTYPES = {
@@ -88,8 +88,7 @@ def inputs_of_data(data: LightningDataModule, model: nn.Module) -> Any:
         data.prepare_data()
         data.setup(_STAGES[name])
         with torch.random.fork_rng(devices=[]):  # a shuffling loader draws from the global state
-            loaders = tree_leaves(getattr(data, name)())  # Lightning takes lists and dicts of them too
-            batch = None if not loaders or loaders[0] is None else next(iter(loaders[0]), None)
+            batch = next(iter(batches_in(getattr(data, name)())), None)
             inputs = None if batch is None else forward_inputs(batch, model)
         if inputs is not None:
             return inputs

@@ -42,7 +42,7 @@ def write_text(text: str, target: str) -> None:
     line = text.rstrip() + "\n"
     if target == "-":
         sys.stdout.write(printable_lines(line))
-    elif is_special(target) or target.startswith("/dev/"):  # such as /dev/stderr, which a shell may send into a log
+    elif is_special(target) or target.startswith(("/dev/std", "/dev/fd/", "/proc/self/fd/")):  # perhaps of a log
         with Path(target).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line)
     else:

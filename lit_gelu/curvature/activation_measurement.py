@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.arguments import check_count, is_count
@@ -280,7 +281,8 @@ def statistics_on(
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(isolated_random_state(model))
         stack.enter_context(evaluation_sandbox(model))
-        stack.enter_context(preserved_state(model))
+        if not any(map(is_lazy, model.parameters())):  # the pass makes such layers others
+            stack.enter_context(preserved_state(model))
         measurement = ActivationMeasurement(model, settings, registry, input_sample, gates_if_alone=True)
         stack.callback(measurement.detach)
         if not measurement.names:

@@ -132,7 +132,11 @@ def test_a_folder_of_timm_has_the_images_that_it_was_trained_on(tmp_path):
     timm = pytest.importorskip("timm")
     model = timm.create_model("resnet10t", in_chans=1, num_classes=3)
     timm.models.save_for_hf(model, tmp_path, model_args={"in_chans": 1, "num_classes": 3}, safe_serialization=True)
-    assert [*open_pretrained(tmp_path).input_sample["x"].shape] == [2, 1, *model.pretrained_cfg["input_size"][1:]]
+    assert [*open_pretrained(tmp_path).model.example_input_array["x"].shape] == [
+        2,
+        1,
+        *model.pretrained_cfg["input_size"][1:],
+    ]
 
 
 def test_a_head_without_weights_is_refused(tmp_path):

@@ -83,6 +83,13 @@ def test_neither_batches_nor_the_model_keep_what_a_step_writes():
     assert report.measured["act"]["mean"] == pytest.approx(BATCH[0].mean().item() / 10, rel=1e-4)
 
 
+def test_layers_that_know_their_size_from_the_pass_are_real_behind_it():
+    model = PartlyUsed()
+    model.head = nn.LazyLinear(3)
+    statistics_on(model, [BATCH], registry)
+    assert model(BATCH[0]).shape == (len(BATCH[0]), 3)
+
+
 def test_counts_are_those_of_a_look_back_over_all_events():
     rng = np.random.default_rng(0)
     masks = rng.random((40, 9)) < np.array([0, 0.02, 0.1, 0.3, 0.5, 1, 0.05, 0, 0.2])

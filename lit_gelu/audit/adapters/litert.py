@@ -10,7 +10,7 @@ import numpy as np
 from lit_gelu.audit.adapters.runtime_file import Array, InputPort, RuntimeFile, is_activation
 from lit_gelu.extras import need
 
-_SUBGRAPHS, _OPERATORS, _KIND, _OPTIONS, _APPROXIMATE = 2, 3, 3, 4, 0  # fields in TensorFlow Lite's schema
+_SUBGRAPHS, _OPERATORS, _OPTIONS_TYPE, _OPTIONS, _APPROXIMATE = 2, 3, 3, 4, 0  # fields in TensorFlow Lite's schema
 _GELU_OPTIONS = 116  # a kind of options
 
 
@@ -48,7 +48,7 @@ def _asks_for_tanh(content: bytes) -> Iterator[bool]:
     flatbuffers = need("flatbuffers", extra="litert", what="Reading options of GELU")
     root = flatbuffers.table.Table(content, flatbuffers.encode.Get(flatbuffers.packer.uoffset, content, 0))
     for operator in _tables(next(_tables(root, _SUBGRAPHS)), _OPERATORS):
-        kind, options = (operator.Offset(4 + 2 * field) for field in (_KIND, _OPTIONS))
+        kind, options = (operator.Offset(4 + 2 * field) for field in (_OPTIONS_TYPE, _OPTIONS))
         if kind and options and content[operator.Pos + kind] == _GELU_OPTIONS:
             table = type(root)(content, operator.Indirect(operator.Pos + options))
             place = table.Offset(4 + 2 * _APPROXIMATE)

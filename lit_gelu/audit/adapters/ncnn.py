@@ -33,7 +33,7 @@ def opened(path: Path) -> RuntimeFile:
         for port, array in zip(ports, arrays, strict=True):
             if not array.size:  # ncnn would end the process
                 raise ValueError("an empty array")
-            dtype = np.float32 if array.dtype.kind == "f" else np.int32  # such as an Embed's words
+            dtype = np.int32 if array.dtype in (np.int32, np.int64) else np.float32  # words of an Embed; pixels
             extractor.input(port.name, ncnn.Mat(np.ascontiguousarray(array, dtype=dtype)).clone())
         results = [extractor.extract(name) for name in net.output_names()]
         if any(status for status, _ in results):

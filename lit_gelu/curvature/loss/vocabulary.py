@@ -56,12 +56,8 @@ class ChunkedCrossEntropy(TorchFunctionMode):
             shape = (*result.shape[:-1], hidden.shape[-1])
             if func in _RESHAPES:
                 self._remember(result, hidden.reshape(shape), weight, bias)
-            elif func is Tensor.__getitem__:
-                chosen = args[1] if isinstance(args[1], tuple) else (args[1], slice(None))
-                with contextlib.suppress(IndexError):
-                    # No tensor may choose words: on a GPU an index beyond the hidden states ends the process.
-                    if isinstance(chosen[-1], slice) and (rows := hidden[args[1]]).shape == shape:
-                        self._remember(result, rows, weight, bias)
+            elif func is Tensor.__getitem__ and (rows := _rows_of(hidden, args[1])) is not None and rows.shape == shape:
+                self._remember(result, rows, weight, bias)
         return result
 
     def _remember(self, logits: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:  # noqa: A002
@@ -91,6 +87,16 @@ class ChunkedCrossEntropy(TorchFunctionMode):
         words = torch.where(counted, target.reshape(-1), 0)
         loss: Tensor = _Loss.apply(hidden.reshape(-1, hidden.shape[-1]), weight, bias, words, rows)
         return loss
+
+
+def _rows_of(hidden: Tensor, index: Any) -> Tensor | None:
+    """Return the rows that an index chooses, ``None`` where it chooses words: on a GPU that may end the process."""
+    last = index[-1] if isinstance(index, tuple) and index else None
+    if isinstance(last, Tensor) and (len(index) >= hidden.ndim or index[0] is Ellipsis):
+        return None
+    with contextlib.suppress(IndexError):
+        return hidden[index]
+    return None
 
 
 def _versions(*tensors: Tensor | None) -> tuple[int, ...]:

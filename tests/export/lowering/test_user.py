@@ -120,6 +120,7 @@ def test_whole_numbers_of_an_operator_stay_whole(tmp_path, registry):
         "Add(x, Mull(0.5, x))",
         "Swish(x)",  # of opset 24, says ONNX's list of operators
         "a = Sqrt(x); Mul(x, 2.0)",
+        "y = Mul(x, 2.0); a = Sqrt(x); y",
         OnnxRecipes(native="Mul(x, Nichts(x))"),
         OnnxRecipes(contrib="microsoft.FastGelu(x)"),
     ],

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lit_gelu.export import ModelInputError, ParityError, check_parity, export_onnx
 from lit_gelu.export.input_kinds import Indices, Mask, OfSample, integer_kinds
 from lit_gelu.export.inputs import take_apart
-from lit_gelu.export.parity.input_families import other_lengths
+from lit_gelu.export.parity.input_families import batches_in, other_lengths
 
 SAMPLE = torch.zeros(2, 6)
 
@@ -283,3 +283,12 @@ def test_values_that_the_module_takes_are_drawn(tmp_path):
         model.net[2].weight[1] += 0.01
     verdict = check_parity(model, path, input_sample=sample, strict=False)
     assert not verdict.row(f"{family}, batch 32").passed
+
+
+def test_batches_of_all_that_a_trainer_takes():
+    x, y = torch.randn(4, 3), torch.arange(4)
+    loader = DataLoader(TensorDataset(x, y), batch_size=4)
+    for dataloaders in (loader, [loader], {"first": [loader]}, [(x, y)], [{"x": x, "y": y}]):
+        first = next(iter(batches_in(dataloaders)))
+        assert torch.equal(first["x"] if isinstance(first, dict) else first[0], x)
+    assert [*batches_in(None)] == [*batches_in([])] == []
