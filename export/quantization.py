@@ -204,7 +204,7 @@ def quantize_onnx(
     if target == "tensorrt" and max(weights.values()) > 1:  # onnxruntime 1.31 makes the same constant twice, and fails
         raise ArgumentError(f"{weights.most_common(1)[0][0]!r} is of several layers: name them in float_layers=.")
     require_writable(output)
-    feeds = list(_calibration_feeds(data, OnnxPredictor(path, [CPU]), samples))
+    feeds = [f for f in _calibration_feeds(data, OnnxPredictor(path, [CPU]), samples) if len(next(iter(f.values())))]
     if not feeds:
         raise ModelInputError("The data hold no row to calibrate on. Give data with at least one batch.")
     symmetric = target in {"ort-cuda", "tensorrt"}  # whose int8 is about 0, of activations too
@@ -431,10 +431,8 @@ def _calibration_feeds(data: Any, predictor: OnnxPredictor, samples: int) -> Ite
                 feed[name] = as_array(value) if isinstance(value, Tensor) else value
                 if feed[name].dtype.kind == "f" and not np.isfinite(feed[name]).all():
                     raise ModelInputError(f"The data have NaN or infinite values in {name!r}: no range holds them.")
-            count = len(next(iter(feed.values())))
-            rows += count
-            if count:
-                yield feed
+            rows += len(next(iter(feed.values())))
+            yield feed
             if rows >= samples:
                 return
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
+from onnx.external_data_helper import uses_external_data
 from onnx.inliner import inline_local_functions
 
 from lit_gelu.errors import LitGeluError, ModelFileError, message_of
-from lit_gelu.export.runtime.model_file import graphs_of, nodes_of, read_model_file, tensors_of
+from lit_gelu.export.runtime.model_file import graphs_of, load_tensor, nodes_of, read_model_file, tensors_of
 
 _LOADED_BELOW = 256 * 1024**2  # bytes of a file and of the weights beside it
 _SMALL = 2**16  # numbers of a tensor that is loaded all the same: slopes and the like
@@ -69,10 +69,7 @@ def load_graph(path: str | os.PathLike[str]) -> onnx.ModelProto:
     is_small = sum(part.stat().st_size for part in parts) < _LOADED_BELOW
     for tensor in tensors_of(model):
         if uses_external_data(tensor) and (is_small or math.prod(tensor.dims) <= _SMALL):
-            (location,) = (entry for entry in tensor.external_data if entry.key == "location")
-            place = (file.path.parent / location.value).resolve()  # a cache has links, which onnx refuses
-            location.value = place.name
-            load_external_data_for_tensor(tensor, str(place.parent))
+            load_tensor(tensor, file.path.parent)
     return onnx.shape_inference.infer_shapes(inline_local_functions(model) if model.functions else model)
 
 

@@ -191,8 +191,7 @@ def batches_in(dataloaders: Any) -> Iterable[Any]:
     """Return the batches of what a Trainer takes: loaders, or a list of batches."""
     loaders = loaders_in(dataloaders)
     if any(isinstance(loader, Tensor) or not isinstance(loader, Iterable) for loader in loaders):
-        batches: Iterable[Any] = dataloaders or ()  # a list of batches; ``None`` of a module that has none
-        return batches
+        return list(dataloaders or ())  # a list of batches; ``None`` of a module that has none
     return loaders[0] if len(loaders) == 1 else itertools.chain.from_iterable(loaders)
 
 

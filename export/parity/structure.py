@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 import torch
 from onnx import numpy_helper
-from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
+from onnx.external_data_helper import uses_external_data
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationArgumentError, ActivationRegistry
@@ -34,7 +34,7 @@ from lit_gelu.export.metadata import FileMetadata, SiteRecord, versions
 from lit_gelu.export.parity.criterion import FACTOR, FLOOR, distance, limit, overflowed, spacing
 from lit_gelu.export.parity.report import ELEMENTWISE, ParityRow
 from lit_gelu.export.parity.runs import SessionSetup, run_file
-from lit_gelu.export.runtime.model_file import nodes_of, operator_name, read_model_file
+from lit_gelu.export.runtime.model_file import load_tensor, nodes_of, operator_name, read_model_file
 from lit_gelu.export.site_nodes import SiteNodes, cut_out, element_type, node_label, site_of, sites_in_subgraphs
 
 
@@ -44,7 +44,7 @@ def load_structure(path: str | os.PathLike[str]) -> onnx.ModelProto:
     read = {name for node in nodes_of(model.graph) if site_of(node) is not None for name in node.input}
     for tensor in model.graph.initializer:
         if tensor.name in read and uses_external_data(tensor):
-            load_external_data_for_tensor(tensor, str(read_model_file(path).path.parent))
+            load_tensor(tensor, read_model_file(path).path.parent)
     return model
 
 

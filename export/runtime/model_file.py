@@ -275,6 +275,16 @@ def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
             yield from attribute.tensors
 
 
+def load_tensor(tensor: onnx.TensorProto, folder: Path) -> None:
+    """Read what a tensor holds from the file beside the model that it names, through links too, which onnx refuses."""
+    (location,) = (entry for entry in tensor.external_data if entry.key == "location")
+    place = (folder / location.value).resolve()
+    location.value = place.name
+    onnx.external_data_helper.load_external_data_for_tensor(tensor, str(place.parent))
+    tensor.data_location = onnx.TensorProto.DEFAULT  # onnx 1.20 leaves this and the next as they were
+    del tensor.external_data[:]
+
+
 def _is_bounded(model: onnx.ModelProto) -> bool:
     """Return whether the record of a quantisation says that no sum of products leaves 16 bits."""
     record = next((entry.value for entry in model.metadata_props if entry.key == INT8_RECORD), "{}")

@@ -84,8 +84,7 @@ def compare(
     seed_column = _column(columns, seed) or _column(columns, "seed_everything")
     ignore, baseline = names_of("ignore", ignore), None if baseline is None else str(baseline)
     ignored = {group_column, metric_column, seed_column, *ignore}
-    compared = [column for column in columns if column not in ignored]
-    notes = _require_one_setting(rows, compared, [name for name in ignore if name != metric])
+    notes = _require_one_setting(rows, [c for c in columns if c not in ignored], [n for n in ignore if n != metric])
     decides = Metric(metric, "val", direction_of(metric, mode))
     groups: dict[str, list[TrainedRun]] = defaultdict(list)
     without_seed: list[str] = []

@@ -156,9 +156,7 @@ def _trial(provider: str) -> str:
     """Return why onnxruntime cannot run a model on a provider; empty if it can."""
     command = [sys.executable, "-P", "-c", _TRIAL, provider]
     try:
-        done = subprocess.run(  # noqa: S603
-            command, capture_output=True, text=True, errors="replace", timeout=_TRIAL_SECONDS, check=False
-        )
+        done = subprocess.run(command, capture_output=True, errors="replace", timeout=_TRIAL_SECONDS, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
         return f"no answer within {_TRIAL_SECONDS} s"
     lines = [line for line in done.stderr.splitlines() if line.strip()]
