@@ -152,7 +152,10 @@ def test_a_score_counts_planted_errors(relu_file):
 
 
 def test_values_in_float64_are_rounded_once(tmp_path):
-    exact = lambda x: x.double() * torch.special.ndtr(x.double())  # noqa: E731
+    def exact(x):
+        x = x.double().clamp(min=-50.0)  # at -inf the product is NaN
+        return x * torch.special.ndtr(x)
+
     assert score_vectors(exact, write_vectors("gelu", "fp16", tmp_path), limit=0).passed
 
 
