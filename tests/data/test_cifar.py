@@ -89,6 +89,8 @@ def test_where_files_are_looked_for(tmp_path, monkeypatch):
         assert len(data.train_set) == 2 * samples
     monkeypatch.delenv("LIT_GELU_DATA")
     assert CIFAR100Data().root == Path("data")
+    monkeypatch.setenv("LIT_GELU_DATA", "")  # as unset
+    assert CIFAR100Data().root == Path("data")
     assert CIFAR100Data("here", arrays="own.npz").arrays_file() == Path("here/own.npz")
 
 

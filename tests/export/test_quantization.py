@@ -204,6 +204,7 @@ NAN = OutputNoise("y", 1, float("nan"), 0, None)
         ([TaskMetric("test_loss", 0.004, 0.0041)], [IMAGE], {}, [False]),
         ([TaskMetric("test_loss", -2.0, -2.5)], [IMAGE], {}, [True]),
         ([TaskMetric("test_loss", 0.0, 1.0)], [], {}, [False]),
+        ([TaskMetric("test_loss", 0.0, 0.0)], [], {}, [True]),
         ([], [LOGITS, IMAGE], {}, [False, False]),
         ([], [LOGITS, IMAGE], {"max_difference": 0.03}, [True, False]),
         ([], [NAN], {}, [False]),
