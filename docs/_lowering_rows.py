@@ -1,6 +1,6 @@
 """The recipes of an activation in ONNX as rows of a table."""
 
-from collections.abc import Iterable
+import itertools
 
 from _text import number
 
@@ -8,14 +8,16 @@ from lit_gelu.export.lowering import policy
 from lit_gelu.export.lowering.lowering_table import TABLE
 
 
-def recipe_rows(row: str, of_row: Iterable[tuple[policy.Target, policy.Choice]]) -> list[list[str]]:
+def recipe_rows(row: str) -> list[list[str]]:
     """Return a line for each distinct recipe of an activation: where it is taken, its error in strict 16-bit files.
 
     The recipe of the line above, now in float32, is not repeated.
     """
     places: dict[str, list[tuple[str, str, str]]] = {}
     errors: dict[str, str] = {}
-    for target, choice in of_row:
+    for cell in itertools.product(policy.TARGETS, policy.DTYPES, policy.POLICIES):
+        target = policy.Target(*cell)
+        choice = policy.choose(TABLE[row], target)
         places.setdefault(str(choice), []).append((target.runtime, target.dtype, target.policy))
         if target.dtype != "fp32" and target.policy == "strict":
             errors[str(choice)] = number(policy.absolute_error(TABLE[row], choice), 2)

@@ -1,6 +1,5 @@
 """Write the tables of ``docs/lowering.md`` anew: ``make docs``, or ``python docs/make_lowering.py``."""
 
-import itertools
 from pathlib import Path
 
 from _lowering_rows import recipe_rows
@@ -25,8 +24,8 @@ def blocks() -> dict[str, str]:
         for since in ["every opset" if row.since == 1 else f"from {row.since}"]
     ]
     same: dict[tuple[tuple[str, ...], ...], list[str]] = {}  # activations by their lines
-    for row, group in itertools.groupby(policy.cells(), key=lambda cell: cell[0]):
-        same.setdefault(tuple(map(tuple, recipe_rows(row, [cell[1:] for cell in group]))), []).append(row)
+    for row in TABLE:
+        same.setdefault(tuple(map(tuple, recipe_rows(row))), []).append(row)
     recipes = []
     for lines, rows in same.items():
         notes = "; ".join(f"{where}: {text}" for row in rows for where, text in TABLE[row].notes.items())

@@ -70,10 +70,7 @@ class ExportReport(Displayed):
     @property
     def activation_census(self) -> dict[str, int]:
         """How often each operator of an activation's recipe occurs in the graph as part of one."""
-        counts: Counter[str] = Counter()
-        for site in self.sites:
-            counts.update({name: number * site.calls for name, number in Counter(site.operators).items() if site.calls})
-        return dict(counts)
+        return dict(Counter(name for site in self.sites for name in site.operators * site.calls))
 
     def __str__(self) -> str:
         """Return lines for the file, its preprocessing if it has any, each site, and each note on something else."""

@@ -49,16 +49,14 @@ class TensorName:
     in_cache: bool
 
 
-def _leaves_with_keys(node: ObjectTensors) -> tuple[list[tuple[Any, Any]], Any]:
-    keys = [TensorName(name, _is_cache(node.template)) for name in node.names]
-    return list(zip(keys, node.tensors, strict=True)), (node.template, node.places, node.names)
-
-
 pytree.register_pytree_node(
     ObjectTensors,
     lambda node: (list(node.tensors), (node.template, node.places, node.names)),
     lambda leaves, context: ObjectTensors(context[0], context[1], context[2], list(leaves)),
-    flatten_with_keys_fn=_leaves_with_keys,
+    flatten_with_keys_fn=lambda node: (
+        [(TensorName(n, _is_cache(node.template)), t) for n, t in zip(node.names, node.tensors, strict=True)],  # type: ignore[misc]
+        (node.template, node.places, node.names),
+    ),
 )
 
 

@@ -10,7 +10,6 @@ from _text import number, several, table
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationInfo
-from lit_gelu.export.lowering import policy
 from lit_gelu.export.lowering.lowering_table import TABLE, row_key
 from website.places import ROOT
 
@@ -148,12 +147,11 @@ def _lowering(info: ActivationInfo) -> Iterator[str]:
     if key is None:
         yield "It has no recipe of its own: torch's exporter writes the operations that it is made of.\n"
         return
-    cells = [cell[1:] for cell in policy.cells() if cell[0] == key]
     yield (
         "Inner nodes first. `fp32:` marks what a file of 16 bits computes in float32. The error is the absolute one, "
         "beside the last place, in strict files of 16 bits. [All recipes](../lowering.md).\n"
     )
-    yield table(["recipe", "where", "error"], recipe_rows(key, cells)) + "\n"
+    yield table(["recipe", "where", "error"], recipe_rows(key)) + "\n"
     notes = TABLE[key].notes
     if notes:
         yield "\n".join(f"- {where}: {text}" for where, text in notes.items()) + "\n"

@@ -28,7 +28,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.errors import ArgumentError
-from lit_gelu.export.lowering.lowering_table import TABLE, operators, recipe_of
+from lit_gelu.export.lowering.lowering_table import operators, recipe_of
 
 TARGETS = ("portable", "ort-cpu", "ort-cuda", "tensorrt")
 POLICIES = ("strict", "fast")
@@ -307,16 +307,6 @@ def absolute_error(recipes: OnnxRecipes, choice: Choice) -> float:
     """Return how far a strict 16-bit choice may be off beside one unit in the last place."""
     absolute = SUBNORMAL if recipes.absolute is None else recipes.absolute
     return max(absolute, *(KERNELS.get(name, 0.0) for name in operators(choice.recipe)), 0.0)
-
-
-def cells() -> Iterator[tuple[str, Target, Choice]]:
-    """Give the whole table: row, target and choice."""
-    for row, recipes in TABLE.items():
-        for runtime in TARGETS:
-            for dtype in DTYPES:
-                for policy in POLICIES:
-                    target = Target(runtime, dtype, policy)
-                    yield row, target, choose(recipes, target)
 
 
 def _ladder(recipes: OnnxRecipes, target: Target) -> Iterator[Choice]:

@@ -111,8 +111,7 @@ def _unknown_recipe(record: SiteRecord, activation: BoundActivation | None, meta
     foreign = activation is not None and not activation.in_table
     if not record.recipe or foreign or metadata.versions.get("lit-gelu") != versions()["lit-gelu"]:
         return ""
-    row = TABLE.get(record.row)
-    if row is None:
+    if (row := TABLE.get(record.row)) is None:
         return f"{record.row} is no row of the lowering table"
     recipes = {text.removeprefix("fp32 ") for text in (*recipe_texts(row), *row.policy.values())}
     plain = record.recipe.removeprefix(REGION)

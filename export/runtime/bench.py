@@ -85,9 +85,8 @@ def bench(
 ) -> BenchReport:
     """Time a file beside PyTorch: in one process, after warming up, in shuffled rounds.
 
-    Outputs are compared with the first variant's, PyTorch's, so that a wrong file shows.
-
-    Inputs lie on the device that computes and are passed without copies. On CUDA, times are between events.
+    Outputs are compared with the first variant's, PyTorch's, so that a wrong file shows. Inputs lie on the device that
+    computes. On CUDA, times are between events.
 
     Args:
         path: The file.

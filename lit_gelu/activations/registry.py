@@ -111,9 +111,8 @@ class _DefaultRegistry(ActivationRegistry):
 
 def _default_with(added: tuple[ActivationEntry, ...]) -> ActivationRegistry:
     """Return this process's default registry, with the rows of another process's that it lacks."""
-    here = registry.entries()
     for entry in added:
-        if entry not in here:
+        if entry not in registry.entries():
             registry.add(entry, override=True)
     return registry
 

@@ -74,13 +74,15 @@ def audit(
     first = open_artefact(reference, input_sample, registry)
     if not first.activations:
         raise AuditError(f"{first.label} calls no activation that is known. Give a reference with activations.")
-    is_function = callable(candidate) and not isinstance(candidate, nn.Module | type)
-    of_inputs = is_function and first.module is not None
+    of_inputs = callable(candidate) and not isinstance(candidate, nn.Module | type) and first.module is not None
     second = _of_inputs(candidate) if of_inputs else open_artefact(candidate, input_sample, registry)
     exchange = None if first.call is None else Exchange(first, data, registry)
     identities = _Identities(registry)
     if second.activations or second.run is None:
-        rows = [_row(group, identities, registry) for group in _by_site(_paired(first, second))]
+        sites: dict[tuple[str, str, str | None], list[Pair]] = {}
+        for mine, other in _paired(first, second):
+            sites.setdefault((mine.name or other.name, other.implemented, other.spec), []).append((mine, other))
+        rows = [_row(calls, identities, registry) for calls in sites.values()]
     elif exchange is None:
         raise AuditError(
             f"{second.label} does not show its activations, and {first.label} was not run, so that outputs cannot be "
@@ -120,25 +122,21 @@ class _Identities:
     def of(self, activation: Activation) -> Identification | str:
         """Return what an activation computes, or why that is not known."""
         function = activation.function
-        # Two functions of one name may be two; of a module whose class says all, any other is the same.
-        by_class = isinstance(function, nn.Module) and "forward" not in vars(function) and not [*function.parameters()]
-        alone = activation.spec is None or (function is not None and not by_class)
-        of_its_own = (activation.name, id(function)) if alone else ()  # artefacts hold their functions
-        key = (activation.implemented, activation.spec, activation.dtype, of_its_own)
-        if key not in self._known:
-            self._known[key] = self._identified(activation)
-        return self._known[key]
-
-    def _identified(self, activation: Activation) -> Identification | str:
-        if activation.function is None:
+        if function is None:
             if activation.spec is None:
                 return f"{activation.implemented} cannot be run alone"
             # A call of a function that torch has, or a name: there is nothing but this to go by.
             return Identification(activation.spec, ())
-        try:
-            return identify(activation.function, activation.dtype, registry=self._registry)
-        except LitGeluError as error:
-            return str(error)
+        # Two functions of one name may be two; of a module whose class says all, any other is the same.
+        by_class = isinstance(function, nn.Module) and "forward" not in vars(function) and not [*function.parameters()]
+        of_its_own = () if by_class and activation.spec else (activation.name, id(function))  # artefacts hold functions
+        key = (activation.implemented, activation.spec, activation.dtype, of_its_own)
+        if key not in self._known:
+            try:
+                self._known[key] = identify(function, activation.dtype, registry=self._registry)
+            except LitGeluError as error:
+                self._known[key] = str(error)
+        return self._known[key]
 
 
 def _paired(reference: Artefact, candidate: Artefact) -> list[Pair]:
@@ -173,15 +171,8 @@ def _listed(activations: Sequence[Activation]) -> str:
     return f"{count_of(len(names), 'activation')} ({counted})" if names else "none that is known"
 
 
-def _by_site(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    groups: dict[tuple[str, str, str | None], list[Pair]] = {}
-    for mine, other in pairs:
-        groups.setdefault((mine.name or other.name, other.implemented, other.spec), []).append((mine, other))
-    return list(groups.values())
-
-
-def _row(group: Sequence[Pair], identities: _Identities, registry: ActivationRegistry) -> AuditRow:
-    mine, other = group[0]
+def _row(calls: Sequence[Pair], identities: _Identities, registry: ActivationRegistry) -> AuditRow:
+    mine, other = calls[0]
     here, there = identities.of(mine), identities.of(other)
     declared = other.declared or mine.declared
     notes: list[str] = []
@@ -202,7 +193,7 @@ def _row(group: Sequence[Pair], identities: _Identities, registry: ActivationReg
             agrees = False
     return AuditRow(
         site=mine.name or other.name,
-        calls=len(group),
+        calls=len(calls),
         reference=_name(here, mine),
         declared=declared,
         implemented=other.implemented,

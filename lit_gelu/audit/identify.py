@@ -259,7 +259,9 @@ def _fitted_rows(
     fits = [_row(new, x, y, structure) for old, new in refined if new and _differ(old, new, structure.format)]
     limit, share = _BETTER * rows[0].spread, rows[0].candidate.share
     fits = [row for row in fits if row.spread < limit and row.candidate.share >= share]
-    fits = [row for row in fits if structure.is_table or _is_within(row, y, structure.format)]
+    if not structure.is_table:  # each value is to be near
+        most = _CLOSE * structure.format.allowed
+        fits = [row for row in fits if bool(((y - row.values).abs().nan_to_num(0.0) <= most * row.unit).all())]
     return _without_doubles(fits, core)
 
 
@@ -275,10 +277,6 @@ def _is_close(row: _Row, y: Tensor, structure: Structure) -> bool:
     """Return whether a function is as near to a candidate as sound kernels are, so that no parameter is fitted."""
     form = structure.format
     return row.spread <= form.usual and (form.wide or float((form.rounded(row.values) == y).double().mean()) >= _ROUNDS)
-
-
-def _is_within(row: _Row, y: Tensor, form: NumberFormat) -> bool:
-    return bool(((y - row.values).abs().nan_to_num(0.0) <= _CLOSE * form.allowed * row.unit).all())
 
 
 def _deviations(box: BlackBox, row: _Row, x: Tensor, y: Tensor, structure: Structure) -> list[Deviation]:

@@ -94,18 +94,14 @@ class AuditReport(Displayed):
         return "\n".join([*lines, *map(printable, self._lines()), printable(self._summary())])
 
     def _lines(self) -> Iterator[str]:
-        for note, sites in self._sites_by_note().items():
+        sites_by_note: dict[str, list[str]] = {}
+        for site, note in ((row.site, note) for row in self.rows for note in row.notes):
+            sites_by_note.setdefault(note, []).append(site)
+        for note, sites in sites_by_note.items():
             more = f" and {count_of(len(sites) - 1, 'more site')}" if len(sites) > 1 else ""
             yield f"{sites[0] or 'the function'}{more}: {note}"
         yield from map(str, self.costs)
         yield from self.notes
-
-    def _sites_by_note(self) -> dict[str, list[str]]:
-        sites: dict[str, list[str]] = {}
-        for row in self.rows:
-            for note in row.notes:
-                sites.setdefault(note, []).append(row.site)
-        return sites
 
     def _summary(self) -> str:
         differing = [row for row in self.rows if row.agrees is False]

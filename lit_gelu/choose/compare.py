@@ -172,9 +172,7 @@ def _require_enough(groups: Mapping[str, Sequence[TrainedRun]], baseline: str | 
 def _require_one_unit(metric: Metric, values: Sequence[float]) -> None:
     """Refuse shares beside per cent, where a metric may be either."""
     sizes = np.abs([value for value in values if math.isfinite(value) and value != 0])
-    if not is_share(metric.name) or not len(sizes):
-        return
-    if sizes.min() <= 1 < sizes.max() and sizes.max() > _FAR_APART * sizes.min():
+    if is_share(metric.name) and len(sizes) and sizes.min() <= 1 and sizes.max() > max(1, _FAR_APART * sizes.min()):
         raise ArgumentError(
             f"{metric.name} goes from {sizes.min():.3g} to {sizes.max():.3g}: some values may be shares and others per "
             "cent. Give all in one unit; if they are, name it in ignore= (--ignore)."
