@@ -42,16 +42,10 @@ _HOST = "cpu"
 # Bytes of input and output that are copied in less time than `InferenceSession.run` takes for checks and new memory.
 _SMALL = 64 * 1024
 _of_parents: list[Any] = []  # never freed: a session's destructor waits for threads that a forked process has not
-_forks = 0  # between the process that loaded this and this one; to compare them is cheaper than to ask for a process id
-
-
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
-
-
+# A process id for each fork between the process that loaded this and this one; to ask for it at each call takes longer.
+_forks: list[int] = []
 if hasattr(os, "register_at_fork"):  # Windows has no forks
-    os.register_at_fork(after_in_child=_count_fork)
+    os.register_at_fork(after_in_child=lambda: _forks.append(os.getpid()))
 
 
 class OnnxPredictor:
@@ -136,7 +130,7 @@ class OnnxPredictor:
         else:
             self._cuda = _on_cuda(path, checked, device, arguments, batch_buckets)
             self._session = self._cuda.runner.session
-        self._fork = _forks
+        self._fork = len(_forks)
         self.ports, self.output_ports = session_ports(self._session)
         self._recurrent = model.recurrent and device == _HOST
         self._names, self._outputs = list(self.ports), list(self.output_ports)
@@ -158,9 +152,9 @@ class OnnxPredictor:
     @property
     def session(self) -> onnxruntime.InferenceSession:
         """The session of onnxruntime, opened anew in a process that was forked, where its threads are not."""
-        if self._fork != _forks:
+        if self._fork != len(_forks):
             with self._opening:
-                if self._fork != _forks:
+                if self._fork != len(_forks):
                     _of_parents.append((self._session, self._cuda))
                     self._open(**self._arguments)
         return self._session

@@ -148,13 +148,16 @@ def _built_for(cuda: str | None) -> str:
 
 
 def _tried(check: str, provider: str, remedy: str) -> Finding:
-    """Run a model on a provider, in a process of its own: a broken library may end it."""
+    fault = _trial(provider)
+    return Finding("broken", check, fault, remedy) if fault else Finding("ok", check, f"{provider} runs a model")
+
+
+def _trial(provider: str) -> str:
+    """Return why onnxruntime cannot run a model on a provider; empty if it can."""
     command = [sys.executable, "-P", "-c", _TRIAL, provider]
     try:
         done = subprocess.run(command, capture_output=True, errors="replace", timeout=_TRIAL_SECONDS, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
-        return Finding("broken", check, f"no answer within {_TRIAL_SECONDS} s", remedy)
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        return Finding("broken", check, (lines or [f"exit code {done.returncode}"])[-1], remedy)
-    return Finding("ok", check, f"{provider} runs a model")
+        return f"no answer within {_TRIAL_SECONDS} s"
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return (lines or [f"exit code {done.returncode}"])[-1] if done.returncode else ""
