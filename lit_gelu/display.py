@@ -31,8 +31,10 @@ class HtmlTable:
             f'<caption style="text-align:left;font-weight:bold">{escape(self.title)}</caption>' if self.title else ""
         )
         columns = list(zip(*self.rows, strict=True)) or [()] * len(self.head)
-        numeric = [all(isinstance(v, int | float | None) and not isinstance(v, bool) for v in col) for col in columns]
-        sides = ["right" if is_numeric and self.rows else "left" for is_numeric in numeric]
+        numeric = [
+            col and all(isinstance(v, int | float | None) and not isinstance(v, bool) for v in col) for col in columns
+        ]
+        sides = ["right" if is_numeric else "left" for is_numeric in numeric]
 
         def line(element: str, row: Sequence[Any], scope: str = "") -> str:
             cells = (

@@ -39,10 +39,11 @@ if TYPE_CHECKING:
     from lit_gelu.export.runtime.cuda import CudaRunner
 
 _HOST = "cpu"
-# Bytes of input and output that are copied in less time than `InferenceSession.run` takes for checks and new memory.
+# Bytes of input and output up to which copies take less time than what `InferenceSession.run` does for new memory.
 _SMALL = 64 * 1024
+_REPEATS = 8  # calls of one shape behind which memory is bound: to bind it takes as long as some calls save
 _of_parents: list[Any] = []  # never freed: a session's destructor waits for threads that a forked process has not
-# A process id for each fork between the process that loaded this and this one; to ask for it at each call takes longer.
+# One entry for each fork since this was loaded. Their number tells processes apart sooner than a process id does.
 _forks: list[int] = []
 if hasattr(os, "register_at_fork"):  # Windows has no forks
     os.register_at_fork(after_in_child=lambda: _forks.append(os.getpid()))
@@ -52,8 +53,8 @@ class OnnxPredictor:
     """Runs an exported file on numpy arrays or torch tensors, in plain Python or in a LightningModule's `predict_step`.
 
     Arrays give arrays, tensors give tensors. Tensors that lie on the provider's device are read and written where they
-    are (but for kilobytes on the CPU, which are copied sooner than bound), and on CUDA in the order of the caller's
-    current stream, without waiting for the device.
+    are (but for small ones on the CPU, where a copy takes less time), and on CUDA in the order of the caller's current
+    stream, without waiting for the device.
     Several threads may call it; of a predictor with CUDA graphs the calls take turns, and those of the thread that
     opened the file alone are graphs. It can be pickled, unless it has ``sess_options``, and survives a fork: a process
     that is new to it opens the file again.
@@ -130,24 +131,24 @@ class OnnxPredictor:
         else:
             self._cuda = _on_cuda(path, checked, device, arguments, batch_buckets)
             self._session = self._cuda.runner.session
-        self._fork = len(_forks)
         self.ports, self.output_ports = session_ports(self._session)
         self._recurrent = model.recurrent and device == _HOST
         self._names, self._outputs = list(self.ports), list(self.output_ports)
-        outputs = self.output_ports.values()
-        types = {port.type_name for port in (*self.ports.values(), *outputs)}
+        ports = [*self.ports.values(), *self.output_ports.values()]
+        types = {port.type_name for port in ports}
         self._takes_arrays = self._cuda is None and "tensor(bfloat16)" not in types
         # Of uint64, lists and texts `_as_tensor` knows more than torch does.
-        self._gives_arrays = all(p.array_dtype is not None and p.type_name != "tensor(uint64)" for p in outputs)
+        self._has_plain_types = all(p.array_dtype is not None and p.type_name != "tensor(uint64)" for p in ports)
         named = [size for port in self.ports.values() for size in port.shape if isinstance(size, str)]
         # onnxruntime refuses another dtype or shape itself, but not these two.
         self._check_first = self._recurrent or len(set(named)) < len(named)
         # An input that is an output too would stay what it was in the first call.
         is_pair = len(self._names) == len(self._outputs) == 1 and self._names != self._outputs
-        self._reuses_memory = is_pair and self._gives_arrays and self._session.get_providers() == [CPU]
-        # Of one input and one output, which no call is using, with what runs the session on them.
+        self._reuses_memory = is_pair and self._has_plain_types and self._session.get_providers() == [CPU]
+        # Arrays for input and output that no call is using, each pair with what runs the session on it.
         self._memory: list[tuple[np.ndarray, np.ndarray, Callable[[], None]]] = []
-        self._last_shape: tuple[int, ...] = ()
+        self._last_shapes: list[tuple[int, ...]] = []
+        self._fork = len(_forks)  # the last: from now on nobody waits for this
 
     @property
     def session(self) -> onnxruntime.InferenceSession:
@@ -161,7 +162,7 @@ class OnnxPredictor:
 
     @property
     def device(self) -> "torch.device":
-        """Where inputs are read and outputs written without copies."""
+        """Where the file runs: tensors that lie elsewhere are moved."""
         import torch
 
         return torch.device(self._device)
@@ -215,7 +216,7 @@ class OnnxPredictor:
         """
         session = self.session
         alone: Any = inputs[0] if len(inputs) == len(self._names) == 1 and not named_inputs else None
-        if self._memory and (output := self._run_in_known_memory(alone)) is not None:
+        if alone is not None and self._memory and (output := self._run_in_known_memory(alone)) is not None:
             return output
         if isinstance(alone, np.ndarray) or is_tensor(alone):  # the rest takes as long as a small net's run
             values: Mapping[str, Any] = {self._names[0]: alone}
@@ -250,19 +251,20 @@ class OnnxPredictor:
         named_sizes(self.ports, {name: value.shape for name, value in values.items()})
 
     def _run_in_known_memory(self, value: Any) -> Array | None:
-        """Return the output for an array or tensor of the last shape; ``None`` for others, and where it fails."""
+        """Return the output; ``None``, and the memory is dropped, where the value does not fit it or the run fails."""
         try:
             x, y, run = memory = self._memory.pop()
-            array = value if isinstance(value, np.ndarray) else value.numpy()
+            torch = None if isinstance(value, np.ndarray) else sys.modules["torch"]
+            array = value if torch is None else torch.Tensor.numpy(value)
             if array.shape != x.shape or array.dtype != x.dtype:
                 return None
             np.copyto(x, array)
             run()
-            output = y.copy()
+            output: Array = y.copy() if torch is None else torch.from_numpy(y.copy())
         except Exception:  # noqa: BLE001 - another thread has the memory, or the value is wrong, as a plain run says
             return None
         self._memory.append(memory)
-        return output if array is value else sys.modules["torch"].from_numpy(output)
+        return output
 
     def _run_on_host(
         self, session: onnxruntime.InferenceSession, values: Mapping[str, Any], tensor: "torch.Tensor | None"
@@ -279,15 +281,17 @@ class OnnxPredictor:
             self._bind_memory(session, *arrays.values(), *outputs)
         if tensor is None:
             return outputs
-        outputs = list(map(sys.modules["torch"].from_numpy if self._gives_arrays else _as_tensor, outputs))
+        outputs = list(map(sys.modules["torch"].from_numpy if self._has_plain_types else _as_tensor, outputs))
         return outputs if tensor.is_cpu else [y.to(tensor.device) if is_tensor(y) else y for y in outputs]
 
     def _bind_memory(self, session: onnxruntime.InferenceSession, array: np.ndarray, output: np.ndarray) -> None:
-        """Bind memory for further calls of a shape, if this is the second in a row."""
-        is_repeated, self._last_shape = array.shape == self._last_shape, array.shape
-        sizes = named_sizes(self.ports, {self._names[0]: array.shape})
-        shape = self.output_ports[self._outputs[0]].sized(sizes)  # unless it depends on values
-        if is_repeated and output.shape == shape and array.size and output.size:
+        """Bind memory for further calls of a shape, if the last ones had it and it says the output's shape."""
+        self._last_shapes = [*self._last_shapes[1 - _REPEATS :], array.shape]
+        if self._memory or self._last_shapes.count(array.shape) < _REPEATS:
+            return
+        self._last_shapes = []
+        sizes: dict[Any, int] = dict(zip(self.ports[self._names[0]].shape, array.shape, strict=False))
+        if output.shape == self.output_ports[self._outputs[0]].sized(sizes) and array.size and output.size:
             x, y = np.empty(array.shape, array.dtype), np.empty(output.shape, output.dtype)
             binding, value_of = session.io_binding(), onnxruntime.OrtValue.ortvalue_from_numpy  # which copies nothing
             binding.bind_ortvalue_input(self._names[0], value_of(x))

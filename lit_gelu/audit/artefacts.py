@@ -14,7 +14,7 @@ from torch import nn
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.audit.adapters import SUFFIXES, open_runtime_file
 from lit_gelu.audit.declarations import declared_activations, declared_at
-from lit_gelu.audit.module_activations import called_specs, function_of, module_specs
+from lit_gelu.audit.module_activations import called_specs, function_of
 from lit_gelu.audit.number_format import FloatFormat
 from lit_gelu.errors import AuditError, LitGeluError, shown
 from lit_gelu.export import OnnxPredictor
@@ -29,7 +29,7 @@ from lit_gelu.export.pretrained import configuration_of, open_pretrained
 from lit_gelu.export.site_nodes import SiteNodes, element_type, load_graph, valid_onnx
 from lit_gelu.files import is_file, is_folder
 from lit_gelu.sandbox import input_sample_of
-from lit_gelu.surgery.sites import is_gate
+from lit_gelu.surgery.sites import find_sites, is_gate
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,13 @@ def _of_module(
     call = None if sample is None else take_apart(module, sample)
     unknown = f"{label} was not run: calls of functions, and how often modules are called, are not known."
     modules = dict(module.named_modules())
+    specs: list[tuple[str, str | None]]
+    if call is None:  # of each activation module, and of each function that a module holds
+        specs = [(site.name, str(site.spec)) for site in find_sites(module, registry=registry) if site.role != "gate"]
+    else:
+        specs = called_specs(module, call, registry)
     activations = []
-    for name, spec in module_specs(module, registry) if call is None else called_specs(module, call, registry):
+    for name, spec in specs:
         kind = type(modules[scope_of(name, modules)]).__name__
         activations.append(
             Activation(

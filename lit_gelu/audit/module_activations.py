@@ -12,16 +12,9 @@ from lit_gelu.audit.number_format import FloatFormat
 from lit_gelu.errors import AuditError, LitGeluError, SwapError
 from lit_gelu.export.inputs import Call
 from lit_gelu.export.parity.foreign import called_sites, scope_of
-from lit_gelu.surgery.sites import find_sites
 
 _FLOAT32 = FloatFormat(torch.float32)
 _PROPORTIONAL = 1e-5  # of the largest value: up to which a module is a multiple of the activation that it calls
-
-
-def module_specs(module: nn.Module, registry: ActivationRegistry) -> list[tuple[str, str | None]]:
-    """Return name and spec of each activation module, and of each function that a module holds; gates are left out."""
-    sites = find_sites(module, registry=registry)
-    return [(site.name, str(site.spec)) for site in sites if site.role != "gate"]
 
 
 def called_specs(module: nn.Module, call: Call, registry: ActivationRegistry) -> list[tuple[str, str | None]]:

@@ -97,14 +97,16 @@ def export(
         "dynamic_shapes": dynamic_shapes,
     }
     if timm is not None or Path(source).is_dir():
-        from lit_gelu.cli.pretrained import costs_of_swap, export_pretrained, opened
+        from lit_gelu.audit import audit
+        from lit_gelu.cli.pretrained import export_pretrained, opened
 
         test_data, folder_model = evaluation_data(load_optional_data(data, data_root)), opened(source, task, timm, swap)
         again = ["--ckpt", source, *(["--task", task] if task else []), *(["--timm", timm] if timm else [])]
         notes: list[str] = []
         if swap:
             again += ["--swap", *swap]
-            notes = costs_of_swap(opened(source, task, timm, ()).model, folder_model.model, test_data)
+            costs = audit(opened(source, task, timm, ()).model, folder_model.model, test_data, strict=False).costs
+            notes = [f"swapped: {cost}" for cost in costs]
         return export_pretrained(source, output, folder_model, test_data, again, notes, options, check=check)
     is_path = source.endswith(".ckpt") or is_file(source)
     default = Path(source).with_suffix(".onnx") if is_path else Path(f"{source.rpartition('.')[2]}.onnx")

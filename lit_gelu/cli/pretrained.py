@@ -33,13 +33,6 @@ def opened(source: str, task: str | None, timm: str | None, swaps: Sequence[str]
     return model
 
 
-def costs_of_swap(model: nn.Module, swapped: nn.Module, data: Any) -> list[str]:
-    """Say what a swap changes, on data or else on the sample."""
-    from lit_gelu.audit import audit
-
-    return [f"swapped: {cost}" for cost in audit(model, swapped, data, strict=False).costs]
-
-
 def exported_model(
     ckpt: str,
     model: str | None,

@@ -33,7 +33,7 @@ def path():
     return export_zoo.exported("gelu")[1]
 
 
-@pytest.fixture(params=[0, 3], ids=["new", "repeated"])  # the third small call of a shape is in memory that is kept
+@pytest.fixture(params=[0, 9], ids=["new", "repeated"])  # the ninth small call of a shape is in memory that is kept
 def predictor(path, request):
     predictor = OnnxPredictor(path, [CPU])
     for _ in range(request.param):
@@ -117,7 +117,7 @@ def test_inputs_by_name_or_as_a_tokenizer_gives_them(tmp_path):
 def test_every_element_type(tmp_path, number, rows):
     x = torch.tensor([[0, 1], [2, 3], [4, 5]])[:rows].to(getattr(torch, number))
     predictor = of_graph(tmp_path, f"({number}[batch,2] x) => ({number}[batch,2] y) {{ y = Identity(x) }}")
-    for each in (x, x, x, x.flip(0)):
+    for each in (x, x, x, x, x.flip(0)):
         assert predictor(each).dtype == x.dtype
         assert torch.equal(predictor(each), each)
 
@@ -133,14 +133,21 @@ def test_calls_of_several_threads_do_not_meet_in_kept_memory(predictor):
 @pytest.mark.parametrize("size", ["some", "batch"])  # the second is not true
 def test_an_output_whose_size_depends_on_values(tmp_path, size, capfd):
     predictor = of_graph(tmp_path, f"(float[batch,2] x) => (int64[2,{size}] y) {{ y = NonZero(x) }}")
-    for x in (torch.eye(2), torch.eye(2), torch.eye(2), torch.ones(2, 2), torch.zeros(2, 2)):
+    for x in (*[torch.eye(2)] * 9, torch.ones(2, 2), torch.zeros(2, 2)):
         assert torch.equal(predictor(x), x.nonzero().T)
     assert size == "batch" or not capfd.readouterr().err  # where onnxruntime reports a run that failed
 
 
+@pytest.mark.parametrize(("x", "dtype"), [("string[n]", object), ("float[]", np.float32)])
+def test_an_input_of_texts_or_of_any_shape(tmp_path, x, dtype):
+    predictor = of_graph(tmp_path, f"({x} x) => (float[n] y) {{ y = Cast<to=1>(x) }}")
+    for value in range(12):
+        assert predictor(np.array([str(value)], object).astype(dtype)).item() == value
+
+
 def test_an_input_that_is_the_output(tmp_path):
     predictor = of_graph(tmp_path, "(float[batch,2] x) => (float[batch,2] x) {}")
-    for value in range(5):
+    for value in range(12):
         assert predictor(np.full((1, 2), value, np.float32)).max() == value
 
 

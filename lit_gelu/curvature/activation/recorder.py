@@ -29,7 +29,7 @@ from lit_gelu.sandbox import in_side_pass
 ELEMENTS: Mapping[str | int | None, int] = {"auto": 8192, "sparse": 4096}
 """How many elements of each input are taken: the mean is then within 1.1 % or 1.6 % of a deviation."""
 
-_IN_CACHE = 49152  # so many elements are added up at once on a CPU: more leave its caches between the operations
+_IN_CACHE = 49152  # about so many elements are added up at once on a CPU: more leave its caches between two operations
 _HELD_BYTES = 2**26  # so much of inputs is held until the end of the forward pass, at most
 
 
