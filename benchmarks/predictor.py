@@ -5,8 +5,9 @@
 
 Each call of a round is timed once, in shuffled order: ``session.run`` on a numpy array, and the predictor on that array
 and on a torch tensor. Printed are the median of the first in microseconds, and the medians of the rounds' ratios to it.
-Goals at batch 1: 1.02 for arrays and 1.3 for tensors. Small calls go through memory that onnxruntime knows already;
-what a predictor adds to others, the checks of names, types and shapes, is some microseconds at any size.
+Goals at batch 1: 1.02 for arrays and 1.3 for tensors. Repeated small calls of files with one input and one output go
+through memory that onnxruntime knows; what a predictor adds to other calls, the checks of names, types and shapes, is
+some microseconds at any size.
 """
 
 import argparse

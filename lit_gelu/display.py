@@ -31,10 +31,7 @@ class HtmlTable:
             f'<caption style="text-align:left;font-weight:bold">{escape(self.title)}</caption>' if self.title else ""
         )
         columns = list(zip(*self.rows, strict=True)) or [()] * len(self.head)
-        numeric = [
-            col and all(isinstance(v, int | float | None) and not isinstance(v, bool) for v in col) for col in columns
-        ]
-        sides = ["right" if is_numeric else "left" for is_numeric in numeric]
+        sides = ["right" if column and all(map(_is_number, column)) else "left" for column in columns]
 
         def line(element: str, row: Sequence[Any], scope: str = "") -> str:
             cells = (
@@ -150,6 +147,10 @@ def readable(value: Any) -> str:
 def count_of(number: int, what: str) -> str:
     """Return a number with its noun: ``1 site``, ``2 sites``."""
     return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | None) and not isinstance(value, bool)
 
 
 def _fields(record: Any) -> Iterable[tuple[str, Any, Any]]:
